@@ -1,0 +1,1 @@
+"""How bytes move: one protocol, one file per engine."""

@@ -1,0 +1,40 @@
+"""One process: a real engine whose collectives have one member."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from hvdtrain.backends.base import Backend, Replica
+
+
+class SingleBackend(Backend):
+    """Training alone; every collective is the identity."""
+
+    name = "single"
+
+    def distribute(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        compression: str = "none",  # noqa: ARG002 - nothing travels
+    ) -> Replica:
+        return Replica(model, optimizer, model)
+
+    def sum(self, values: torch.Tensor, name: str) -> torch.Tensor:  # noqa: ARG002
+        return values.clone()
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def agree_buffers(self, module: nn.Module) -> None:
+        """Nothing to agree on."""
+
+    def close(self) -> None:
+        """Nothing to end."""

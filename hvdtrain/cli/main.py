@@ -1,0 +1,79 @@
+"""The ``hvdtrain`` command: finds the verb, loads only its file, turns errors into exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+import click
+
+from hvdtrain.errors import ExitCode, HvdtrainError
+from hvdtrain.version import __version__
+
+# verb -> what `hvdtrain --help` says of it; the file is hvdtrain/cli/VERB.py with "-" as "_"
+VERBS = {
+    "train": "Train a job on one or many ranks.",
+    "schema": "Print the JSON schema of the job file.",
+    "build-horovod": "Build Horovod for this environment's PyTorch, Python and MPI.",
+}
+
+
+class _Verbs(click.Group):
+    """A group that imports a verb's file only when that verb is called or asked for help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            close = get_close_matches(cmd_name, VERBS, n=1)
+            hint = f"did you mean {close[0]}?" if close else "legal: " + ", ".join(VERBS)
+            ctx.fail(f"no such command: {cmd_name!r}; {hint}")
+        verb = import_module(f"hvdtrain.cli.{cmd_name.replace('-', '_')}").command
+        assert isinstance(verb, click.Command)
+        return verb
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hvdtrain", message="%(prog)s %(version)s")
+def group() -> None:
+    """Data-parallel PyTorch training with Horovod on many GPUs and nodes."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code.
+
+    An ``HvdtrainError`` is told as one line on stderr; with ``--json`` also as a document on stdout.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        result = group.main(words, prog_name="hvdtrain", standalone_mode=False)
+        return int(result) if isinstance(result, int) else int(ExitCode.DONE)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return int(ExitCode.USAGE)
+    except click.ClickException as error:
+        return _tell(error.format_message(), ExitCode.USAGE, words)
+    except HvdtrainError as error:
+        return _tell(str(error), error.exit_code, words)
+    except (KeyboardInterrupt, click.Abort):
+        return _tell("interrupted", 130, words)
+
+
+def _tell(message: str, code: int, words: Sequence[str]) -> int:
+    print("hvdtrain: error: " + " ".join(message.split()), file=sys.stderr)
+    options = words[: words.index("--")] if "--" in words else words
+    if "--json" in options:
+        print(json.dumps({"schema": 1, "error": message, "exit_code": int(code)}))
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

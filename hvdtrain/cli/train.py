@@ -1,0 +1,211 @@
+"""``hvdtrain train``: starts the ranks of a job, or joins as the rank that this process is."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hvdtrain.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from hvdtrain.cli.progress_view import LineView
+    from hvdtrain.config import Job
+    from hvdtrain.launch.plan import LaunchPlan
+    from hvdtrain.launch.supervise import JobOutcome
+    from hvdtrain.topology.environ import World
+    from hvdtrain.train.rundir import RunDirectory
+
+
+@click.command()
+@click.argument("job", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "-np", "--num-ranks", "num_ranks", type=click.IntRange(min=1), help="Ranks to start; 1 if not given."
+)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of the job file."
+)
+@click.option(
+    "--run-dir", type=click.Path(path_type=Path), help="Where the run's files go; runs/NAME if not given."
+)
+@click.option("--overwrite", is_flag=True, help="Lose the run that --run-dir holds.")
+@click.option(
+    "--slots",
+    type=click.IntRange(min=1),
+    help="Ranks that this machine takes; its GPUs or cores if not given.",
+)
+@click.option("--launcher", default="auto", help="auto, mpirun or local.")
+@click.option("--dry-run", is_flag=True, help="Print the command that would start the ranks, and stop.")
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON document on stdout.")
+def command(job: Path | None, overrides: tuple[str, ...], **options: Any) -> int:
+    """Train a job file's model, or without JOB a small network on handwritten digits.
+
+    Outside a launcher this starts -np ranks. Under mpirun, srun, horovodrun or torchrun each
+    process joins as the rank that it is.
+    """
+    from hvdtrain.jobfile import load_job
+    from hvdtrain.topology.environ import find_world
+
+    world = find_world(os.environ)
+    try:
+        read = load_job(job, overrides)
+        if world.launcher == "single":
+            return _launch(read, job, **options)
+        return _join(read, job, world, **options)
+    except InputError:
+        if world.rank > 0:
+            # All ranks met the same error: rank 0 tells it, and its end ends the others.
+            time.sleep(1.0)
+        raise
+
+
+def _join(job: Job, path: Path | None, world: World, **options: Any) -> int:
+    """Trains as one rank of a launch that somebody else made."""
+    from hvdtrain.cli.progress_view import open_view
+    from hvdtrain.train.rank import join
+
+    num_ranks = options["num_ranks"]
+    if num_ranks not in (None, world.size):
+        raise InputError(
+            f"-np {num_ranks} inside a launch of {world.size} ranks by {world.launcher}", do="omit -np"
+        )
+    sys.path[:0] = _import_path(path)
+    view = open_view(job.output.log_every_s)
+    try:
+        result = join(job, world, options["run_dir"], options["overwrite"], view)
+    finally:
+        view.close()
+    if world.rank == 0:
+        _show_result(result, options["as_json"])
+    return int(ExitCode.DONE)
+
+
+def _launch(job: Job, path: Path | None, **options: Any) -> int:
+    """Starts the ranks on this machine and stays with them."""
+    from hvdtrain.cli.progress_view import open_view
+    from hvdtrain.train.rundir import create_run_directory
+
+    size = options["num_ranks"] or 1
+    notes = _check(job, path, size)
+    plan = _plan(size, options["slots"])
+    if options["dry_run"]:
+        return _show_plan(_with_job(plan, job, path, None), options["launcher"], options["as_json"])
+    run = create_run_directory(job, options["run_dir"], overwrite=options["overwrite"])
+    view = open_view(job.output.log_every_s)
+    for note in notes:
+        view({"event": "note", "text": note})
+    try:
+        outcome = _supervised(_with_job(plan, job, path, run), run, options["launcher"], view)
+    except InputError:
+        run.discard()
+        raise
+    finally:
+        view.close()
+    if outcome.exit_code != ExitCode.DONE or view.result is None:
+        return _failed(outcome, run, view, options["as_json"])
+    _show_result(view.result, options["as_json"])
+    return int(ExitCode.DONE)
+
+
+def _check(job: Job, path: Path | None, size: int) -> tuple[str, ...]:
+    """Refuses, before anything is made or started, what can be seen to be wrong; returns notes."""
+    from hvdtrain.backends.choose import choose_backend
+    from hvdtrain.data.validate import validate_source
+    from hvdtrain.train.preflight import check_batch
+
+    check_batch(job, size)
+    choose_backend(job.backend, size)
+    sys.path[:0] = _import_path(path)
+    return validate_source(job.data)
+
+
+def _import_path(path: Path | None) -> list[str]:
+    """Where factories of the user's are looked for: the working and the job file's folder."""
+    folders = [Path.cwd(), path.resolve().parent] if path else [Path.cwd()]
+    return [str(folder) for folder in dict.fromkeys(folders)]
+
+
+def _plan(size: int, slots: int | None) -> LaunchPlan:
+    """The ranks on this machine, without their job.
+
+    Raises:
+        InputError: More ranks than slots.
+    """
+    from hvdtrain.launch.machine import local_plan
+
+    return local_plan(size, slots, os.environ)
+
+
+def _with_job(plan: LaunchPlan, job: Job, path: Path | None, run: RunDirectory | None) -> LaunchPlan:
+    from dataclasses import replace
+
+    from hvdtrain.train.launching import rank_program
+
+    program, env = rank_program(job, run, _import_path(path))
+    return replace(plan, program=program, env=env, log_dir=run.logs.resolve() if run else None)
+
+
+def _supervised(plan: LaunchPlan, run: RunDirectory, launcher: str, view: LineView) -> JobOutcome:
+    from hvdtrain.cli.progress_view import TracebackHold
+    from hvdtrain.launch.describe import describe_plan
+    from hvdtrain.launch.job import choose_launcher, launch_job
+
+    chosen = choose_launcher(plan, launcher)
+    run.write_json("plan.json", describe_plan(plan, chosen))
+    hold = TracebackHold(view.say)
+    outcome = launch_job(
+        plan,
+        # What the user's code prints on rank 0; the other ranks' output stands in their logs.
+        on_line=lambda line: hold(line.text) if line.rank == 0 else None,
+        on_event=lambda _, event: view(event),
+        launcher=chosen.name,
+    )
+    if outcome.exit_code == ExitCode.DONE:
+        hold.release()
+    return outcome
+
+
+def _failed(outcome: JobOutcome, run: RunDirectory, view: LineView, as_json: bool) -> int:
+    """Tells why the job failed; a job whose input was wrong leaves no directory behind."""
+    from hvdtrain.launch.supervise import failure_text
+    from hvdtrain.train.launching import own_error
+
+    code = outcome.exit_code or int(ExitCode.FAILED)
+    line = own_error(outcome.first_failure.tail) if outcome.first_failure else ""
+    text = f"hvdtrain: error: {line}" if line else failure_text(outcome, log_dir=run.logs)
+    print(text, file=sys.stderr)
+    if code == ExitCode.USAGE and not view.started:
+        run.discard()
+    else:
+        run.write_status("failed", exit_code=code, error=line or text.splitlines()[0])
+    if as_json:
+        print(json.dumps({"schema": 1, "error": line or text, "exit_code": code}))
+    return code
+
+
+def _show_plan(plan: LaunchPlan, launcher: str, as_json: bool) -> int:
+    from hvdtrain.launch.describe import describe_plan
+    from hvdtrain.launch.job import choose_launcher
+
+    chosen = choose_launcher(plan, launcher)
+    if as_json:
+        print(json.dumps(describe_plan(plan, chosen), indent=2))
+    else:
+        print(chosen.command(plan).display())
+    return int(ExitCode.DONE)
+
+
+def _show_result(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result))
+        return
+    print(
+        f"accuracy {result['accuracy']:.4f}  loss {result['loss']:.4f}  "
+        f"{result['samples_per_s']:.0f} samples/s on {result['size']} rank(s) with {result['backend']}  "
+        f"-> {result['run_dir']}"
+    )

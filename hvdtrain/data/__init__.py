@@ -1,0 +1,1 @@
+"""Where samples come from and which rank reads which of them in which step."""

@@ -1,0 +1,164 @@
+"""Worker processes that read ahead, and their end."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from hvdtrain.data.batch import Batch
+from hvdtrain.data.reading import Failure, Request
+from hvdtrain.errors import TrainingError
+
+# A job's scheduler and mpirun send these to every process of a step, loader workers included.
+# If the workers died of them, the rank could not finish the step and write its checkpoint.
+_LEFT_TO_THE_TRAINER = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+_CLOSE_GRACE_S = 2.0
+
+
+class Prefetcher:
+    """Runs a data set of batches through PyTorch's loader, in order.
+
+    The processes are started as Python's ``multiprocessing`` is set to: by fork on Linux up to
+    Python 3.13. A forked worker is safe beside Open MPI over TCP and shared memory as long as it
+    makes no MPI call. Over InfiniBand with an rdma-core or kernel that is not fork-safe, call
+    ``multiprocessing.set_start_method("forkserver")`` first, as Horovod's own examples do: then the
+    data set must pickle, and the script's main part be guarded by ``if __name__ == "__main__"``.
+
+    Args:
+        reader: Gives ``Batch`` or ``Failure`` objects.
+        requests: What ``reader`` is indexed with; None where it is an IterableDataset.
+        workers: Processes that read; 0 reads in this process.
+        pin_memory: Tensors in page-locked memory; without CUDA it has no effect.
+        seed: For the loader's own generator.
+    """
+
+    def __init__(
+        self,
+        reader: Dataset[Any],
+        requests: Sampler[Request] | None,
+        *,
+        workers: int,
+        pin_memory: bool,
+        seed: int,
+    ) -> None:
+        self._processes: list[BaseProcess] = []
+        self._newest = 0  # number of the newest call of items()
+        self._owner = os.getpid()
+        self._loader: DataLoader[Any] | None = DataLoader(
+            reader,
+            batch_size=None,
+            sampler=requests,
+            num_workers=workers,
+            # An iterable reader is sent to new workers in each epoch, so that it can change.
+            persistent_workers=workers > 0 and requests is not None,
+            pin_memory=pin_memory and torch.cuda.is_available(),
+            collate_fn=_unchanged,
+            worker_init_fn=_ignore_signals,
+            # PyTorch draws a seed for the workers in each epoch; from the global generator, that
+            # would shift the model's random numbers.
+            generator=torch.Generator().manual_seed(seed),
+        )
+        # Workers that ignore SIGTERM must be gone before multiprocessing waits for them at exit.
+        reference = weakref.ref(self)
+        self._at_exit = lambda: _close(reference)
+        atexit.register(self._at_exit)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_at_exit"):  # the constructor came to its end
+            self.close()
+
+    def items(self, rank: int) -> Iterator[Batch]:
+        """Reads all batches once more; ends what an earlier call left unread.
+
+        Raises:
+            InputError: The data set raised one.
+            SampleError: The data set raised something else on ``rank``.
+            TrainingError: A worker died.
+        """
+        self._newest += 1
+        return self._items(rank, self._newest)
+
+    def close(self) -> None:
+        """Ends the worker processes; those that do not stop within 2 s are killed."""
+        loader, self._loader = self._loader, None
+        atexit.unregister(self._at_exit)
+        if loader is None or os.getpid() != self._owner:
+            return
+        timer = threading.Timer(_CLOSE_GRACE_S, _kill, [self._processes])
+        timer.daemon = True
+        timer.start()
+        # PyTorch ends the workers when the last reference is gone; it raises when one is killed.
+        with suppress(RuntimeError):
+            loader._iterator = None
+            del loader
+        timer.cancel()
+        _kill(self._processes)
+        for process in self._processes:
+            process.join()
+
+    def _items(self, rank: int, number: int) -> Iterator[Batch]:
+        items = self._start()
+        while True:
+            if number != self._newest or self._loader is None:
+                raise RuntimeError(
+                    "these batches have ended: newer ones were asked for, or the loader was closed"
+                )
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                self._explain(error, rank)
+                raise
+            if isinstance(item, Failure):
+                item.raise_in_rank()
+            yield item
+
+    def _start(self) -> Iterator[Batch | Failure]:
+        if self._loader is None:
+            raise RuntimeError("the loader was closed")
+        before = set(multiprocessing.active_children())
+        items = iter(self._loader)
+        started = [child for child in multiprocessing.active_children() if child not in before]
+        self._processes = [child for child in self._processes if child.is_alive()] + started
+        return items
+
+    def _explain(self, error: RuntimeError, rank: int) -> None:
+        """Turns PyTorch's error about a dead worker into one that says what to do."""
+        for process in self._processes:
+            if process.exitcode is not None:
+                raise TrainingError(
+                    f"a loader worker of rank {rank} (pid {process.pid}) ended with exit code "
+                    f"{process.exitcode}; -9 often means that memory ran out: use fewer workers"
+                ) from error
+
+
+def _unchanged(item: Any) -> Any:
+    return item
+
+
+def _ignore_signals(worker: int) -> None:  # noqa: ARG001 - PyTorch passes the worker's number
+    for number in _LEFT_TO_THE_TRAINER:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _close(reference: weakref.ref[Prefetcher]) -> None:
+    if prefetcher := reference():
+        prefetcher.close()
+
+
+def _kill(processes: list[BaseProcess]) -> None:
+    for process in processes:
+        process.kill()

@@ -1,0 +1,229 @@
+"""Reads a job file: YAML text and ``--set`` overrides to a validated ``Job``.
+
+The errors name the file, the line and the nearest legal key. Reading stands apart from the
+model in ``config`` so that the model stays a list of facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from hvdtrain.config import DigitsData, FactoryData, FolderData, Job, SyntheticData
+from hvdtrain.errors import InputError
+
+# One of each pair: an override of one replaces the other where the file gave it.
+_EXCLUSIVE = {
+    ("batch", "global"): ("batch", "per_rank"),
+    ("batch", "per_rank"): ("batch", "global"),
+    ("epochs",): ("steps",),
+    ("steps",): ("epochs",),
+}
+_DATA_KINDS: Mapping[str, type[BaseModel]] = {
+    "digits": DigitsData,
+    "folder": FolderData,
+    "synthetic": SyntheticData,
+    "factory": FactoryData,
+}
+KeyPath = tuple[str, ...]
+
+
+def load_job(path: Path | None, overrides: Sequence[str] = ()) -> Job:
+    """Reads and validates a job.
+
+    Args:
+        path: The job file; None for the bundled digits job.
+        overrides: ``key=value`` texts, keys with dots, values in YAML.
+
+    Raises:
+        InputError: The file or an override is wrong; says where and what is legal.
+    """
+    if path is None:
+        text, origin = (files("hvdtrain") / "digits.yaml").read_text("utf-8"), "digits.yaml"
+    else:
+        text, origin = _read(path), str(path)
+    document, lines = parse_document(text, origin)
+    if path is not None and "name" not in document:
+        document["name"] = _name_from(path)
+    places = {key: f"{origin}:{line}" for key, line in lines.items()}
+    _apply(document, places, overrides)
+    try:
+        return Job.model_validate(document)
+    except ValidationError as error:
+        raise _explained(error, document, places, origin) from None
+
+
+def parse_document(text: str, origin: str) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """Parses YAML to a dictionary and the line of each of its keys.
+
+    Raises:
+        InputError: Not YAML, empty, not a mapping, or a key given twice.
+    """
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        document = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise InputError(f"not YAML: {error.problem}", where=f"{origin}{line}") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"not YAML: {error}", where=origin) from None
+    if document is None:
+        raise InputError(
+            "the job file is empty", where=origin, do="see `hvdtrain schema` for what it may hold"
+        )
+    if not isinstance(document, dict) or not isinstance(node, yaml.MappingNode):
+        kind = {"list": "a list", "str": "a text"}.get(type(document).__name__, type(document).__name__)
+        raise InputError(f"the job file holds {kind}", where=origin, legal="a mapping of keys to values")
+    return document, dict(_key_lines(node, (), origin))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        raise InputError("no such job file", where=str(path)) from None
+    except IsADirectoryError:
+        raise InputError("is a folder, not a job file", where=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"not a text in UTF-8 (byte {error.start})", where=str(path)) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def _name_from(path: Path) -> str:
+    """A legal job name from the file's name: what is not a letter, digit, dot or dash becomes a dash."""
+    stem = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.stem)
+    return stem.lstrip("._-") or "job"
+
+
+def _key_lines(node: yaml.Node, path: KeyPath, origin: str) -> Iterator[tuple[KeyPath, int]]:
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield (*path, str(index)), item.start_mark.line + 1
+            yield from _key_lines(item, (*path, str(index)), origin)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: dict[str, int] = {}
+    for key, value in node.value:
+        name, line = str(key.value), key.start_mark.line + 1
+        if name in seen:
+            raise InputError(
+                f"key {name!r} is given twice, first in line {seen[name]}", where=f"{origin}:{line}"
+            )
+        seen[name] = line
+        yield (*path, name), line
+        yield from _key_lines(value, (*path, name), origin)
+
+
+def _apply(document: dict[str, Any], places: dict[KeyPath, str], overrides: Sequence[str]) -> None:
+    """Puts the overrides into the document; the last one of a key wins."""
+    given: set[KeyPath] = set()
+    for override in overrides:
+        key, sign, text = override.partition("=")
+        where = f"--set {override}"
+        path = tuple(key.strip().split("."))
+        if not sign or not all(path):
+            raise InputError("not of the form key=value", where=where, legal="--set optimizer.lr=0.1")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        _assign(document, path, value, where)
+        other = _EXCLUSIVE.get(path)
+        if other and other not in given:
+            _remove(document, other)
+        given.add(path)
+        for depth in range(1, len(path)):
+            places.setdefault(path[:depth], where)
+        places[path] = where
+
+
+def _assign(document: dict[str, Any], path: KeyPath, value: Any, where: str) -> None:
+    section = document
+    for depth, name in enumerate(path[:-1]):
+        inner = section.get(name)
+        if path[: depth + 1] == ("model",) and isinstance(inner, str):
+            inner = {"name": inner}
+        if inner is None:
+            inner = {}
+        if not isinstance(inner, dict):
+            raise InputError(f"{'.'.join(path[: depth + 1])} holds a value, not a section", where=where)
+        section[name] = inner = dict(inner)
+        section = inner
+    section[path[-1]] = value
+
+
+def _remove(document: dict[str, Any], path: KeyPath) -> None:
+    section: Any = document
+    for name in path[:-1]:
+        section = section.get(name)
+        if not isinstance(section, dict):
+            return
+    section.pop(path[-1], None)
+
+
+def _explained(
+    error: ValidationError, document: Mapping[str, Any], places: Mapping[KeyPath, str], origin: str
+) -> InputError:
+    """The first of pydantic's errors as one line in the words of the job file."""
+    # A misspelt key often shows up as a missing one too: the misspelling is the cause.
+    found = error.errors(include_url=False)
+    first = next((item for item in found if item["type"] == "extra_forbidden"), found[0])
+    # The tag of the kind of data stands in pydantic's path, not in the user's file.
+    path = tuple(str(part) for part in first["loc"])
+    if path[:1] == ("data",) and len(path) > 1 and path[1] in _DATA_KINDS:
+        path = ("data", *path[2:])
+    key = ".".join(path)
+    where = next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), origin)
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        return _unknown_key(path, document, where)
+    if first["type"] == "missing":
+        return InputError(
+            f"key {key!r} is missing", where=where, legal=", ".join(_fields(path[:-1], document))
+        )
+    if first["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        legal = ", ".join(_fields(path, document))
+        return InputError(f"{key} must be a section, found {first['input']!r}", where=where, legal=legal)
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    value = first.get("input")
+    if first["type"] == "data_source" and isinstance(value, dict):
+        value = value.get("source")
+    what = f"{key}: {message}" if key else message
+    if isinstance(value, (str, int, float)) and "found" not in message:
+        what += f", found {value!r}"
+    return InputError(what, where=where)
+
+
+def _unknown_key(path: KeyPath, document: Mapping[str, Any], where: str) -> InputError:
+    legal = _fields(path[:-1], document)
+    close = get_close_matches(path[-1], legal, n=1, cutoff=0.5)
+    return InputError(
+        f"unknown key {'.'.join(path)!r}",
+        where=where,
+        legal=", ".join(legal),
+        do=f"did you mean {close[0]!r}?" if close else "",
+    )
+
+
+def _fields(path: KeyPath, document: Mapping[str, Any]) -> list[str]:
+    """The legal keys of a section, as they are written in a job file."""
+    model: type[BaseModel] = Job
+    for name in path:
+        if name == "data":
+            source = str((document.get("data") or {}).get("source", ""))
+            model = _DATA_KINDS.get("factory" if ":" in source else source, FactoryData)
+            continue
+        field = next((f for n, f in model.model_fields.items() if (f.alias or n) == name), None)
+        annotation = field.annotation if field else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        model = annotation
+    return [field.alias or name for name, field in model.model_fields.items()]

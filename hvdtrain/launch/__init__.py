@@ -1,0 +1,1 @@
+"""How ranks are started: pure functions from a LaunchPlan to a Command, and the life of a started job."""

@@ -1,0 +1,39 @@
+"""Signals that a process in the middle hands on: from the scheduler or the terminal to what it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+# Requests to end, and the two that sites use to announce the end of a job's time.
+HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+
+ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+@contextmanager
+def signals_to(handle: Callable[[int], None]) -> Iterator[int]:
+    """Within it, each signal of ``HANDED_ON`` calls ``handle(number)``; main thread only.
+
+    Yields:
+        A pipe that becomes readable on these signals and on a child's end: something for a select to wait on.
+    """
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if number != signal.SIGCHLD:
+            handle(number)
+
+    wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    old_fd = signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    old = {number: signal.signal(number, on_signal) for number in (*HANDED_ON, signal.SIGCHLD)}
+    try:
+        yield wake
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(old_fd)
+        os.close(wake)
+        os.close(woken)

@@ -1,0 +1,46 @@
+"""Tells the rank agent of an uncaught exception: proof that the program is lost, though it may not end.
+
+After an uncaught exception Python calls MPI_Finalize, which waits for ranks that will never come. From
+outside, the traceback looks like one that the program caught, printed and survived. Python itself imports
+this file at start (see the site module), from a folder that the agent puts first on PYTHONPATH; it uses
+no other module of hvdtrain.
+"""
+
+import os
+import sys
+from importlib import import_module
+from types import TracebackType
+
+_OWN = os.path.dirname(os.path.abspath(__file__))
+
+
+def _hide() -> None:
+    """Leaves import path and environment as the user made them, and runs the user's own sitecustomize."""
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != _OWN]
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if kept := [path for path in paths if path != _OWN]:
+        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    own = sys.modules.pop("sitecustomize")
+    try:
+        import_module("sitecustomize")  # the next one on the path
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = own
+
+
+_print = sys.excepthook
+
+
+def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    _print(kind, error, trace)
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    os.write(2, f'\x1ehvdtrain {{"uncaught":"{kind.__name__}","pid":{os.getpid()}}}\n'.encode())
+
+
+if __name__ == "sitecustomize":
+    sys.excepthook = _tell
+    _hide()

@@ -1,0 +1,275 @@
+"""The life of a started job: what its ranks print, who failed first, how it ends.
+
+The supervisor reads the launcher's output, in which the rank agents' messages travel (``frames``). It
+knows of each rank how it ended, and so needs not guess from the launcher's exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hvdtrain.errors import ExitCode
+from hvdtrain.launch.frames import FrameReader, Message
+from hvdtrain.launch.signals import ENDING, signals_to
+from hvdtrain.process import Command, Process, end_group, spawn
+
+_FAIL_GRACE_S = 6.0  # what the launcher gets to end the other ranks after one failed
+_DONE_GRACE_S = 30.0  # what the launcher gets to end after every rank said it was done
+_TERM_GRACE_S = 30.0  # what a job gets to write a checkpoint after SIGTERM or Ctrl-C
+_TOGETHER_S = 0.5  # failures that arrive within it are put in order by the hosts' clocks
+_MAX_FOREIGN = 500
+
+# Codes of a rank that mean the same for the job; every other one is FAILED.
+_KEPT_CODES = frozenset({ExitCode.USAGE, ExitCode.GATE, ExitCode.STALLED, ExitCode.PREEMPTED})
+
+# What launchers say about a failure that is already told better.
+_BOILERPLATE = re.compile(
+    r"""primary\ job\s+terminated\ normally | non-zero\ exit\ code | process\ returned
+    | job\ to\ be\ terminated | exited\ on\ signal | exiting\ improperly | (prterun|mpirun)\ (detected|has\ exited|noticed)
+    | job\ has\ been\ aborted | process\ name: | exit\ code: | by\ rule,\ all\ processes
+    | may\ have\ caused\ other\ processes | you\ can\ avoid\ this\ message | called\ "finalize"
+    | terminated\ by\ signals\ sent\ by | this\ process\ did\ not\ call | ^\s*$ | ^-{20,}$""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+class Line(NamedTuple):
+    """One line that a rank printed; ``stream`` is ``stdout`` or ``stderr``."""
+
+    rank: int
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank ended.
+
+    Attributes:
+        rank: The rank.
+        host: Its host's own name.
+        code: Exit code; negative for a signal, as Popen has it.
+        time_s: When, by the host's clock, seconds since 1970.
+        tail: The last lines of its stderr; empty if it succeeded.
+    """
+
+    rank: int
+    host: str
+    code: int
+    time_s: float
+    tail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """How a job ended.
+
+    Attributes:
+        exit_code: 0, or what the command should end with (see ``ExitCode``; 128+n for a signal n).
+        size: Number of ranks that were asked for.
+        first_failure: The rank that failed first; None if none said so.
+        done: Ranks that ended with code 0.
+        launcher_code: What the launcher ended with; negative for a signal.
+        launcher_lines: What the launcher itself said, without what it says of every failure.
+        interrupted: The signal that ended the job from outside, 0 if none did.
+    """
+
+    exit_code: int
+    size: int
+    first_failure: RankEnd | None = None
+    done: frozenset[int] = frozenset()
+    launcher_code: int = 0
+    launcher_lines: tuple[str, ...] = ()
+    interrupted: int = 0
+
+
+def supervise(
+    cmd: Command,
+    *,
+    size: int,
+    on_line: Callable[[Line], None],
+    on_event: Callable[[int, dict[str, Any]], None],
+    base_env: Mapping[str, str] | None = None,
+) -> JobOutcome:
+    """Starts a launcher's command and stays until the job and all its processes on this host ended.
+
+    After the first failure the job is ended within 10 s. SIGTERM and Ctrl-C are handed on once and
+    give the ranks time to end; the second one kills. Must run in the main thread.
+
+    Args:
+        cmd: A launcher's command around rank agents.
+        size: Number of ranks that it starts.
+        on_line: Gets each line of a rank.
+        on_event: Gets (rank, event) for each event line of a rank.
+        base_env: The environment that ``cmd`` adds to; None takes this process's.
+
+    Raises:
+        FileNotFoundError: The launcher does not exist.
+    """
+    process = spawn(cmd, base_env=base_env, death_signal=signal.SIGTERM)
+    job = _Job(process, size, on_line, on_event)
+    try:
+        with signals_to(job.interrupt) as wake:
+            job.read(wake)
+    finally:
+        end_group(process.pid, grace_s=0.0)
+        process.wait()
+    return job.outcome()
+
+
+def failure_text(outcome: JobOutcome, log_dir: Path | None = None) -> str:
+    """What to tell of a job that failed: who, then its last words once, then where more stands."""
+    first = outcome.first_failure
+    if first is None:
+        missing = sorted(set(range(outcome.size)) - outcome.done)
+        ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+        code = outcome.launcher_code
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        if outcome.interrupted:
+            how = f"was ended by {signal.Signals(outcome.interrupted).name}"
+        silent = f" before rank {ranks} said it was done" if missing else ""
+        return "\n".join([f"the launcher {how}{silent}", *outcome.launcher_lines])
+    lines = [f"rank {first.rank} on host {first.host} failed: {_how(first.code)}", *_last_words(first.tail)]
+    if first.code < 0:
+        lines += outcome.launcher_lines
+    if log_dir is not None:
+        lines.append(f"log: {log_dir / f'rank-{first.rank}.log'}")
+    return "\n".join(lines)
+
+
+def tagged(line: Line, size: int) -> str:
+    """The line as it is shown: with its rank where there is more than one."""
+    return line.text if size == 1 else f"[{line.rank}] {line.text}"
+
+
+@dataclass
+class _Job:
+    """What is known of a running job."""
+
+    process: Process
+    size: int
+    on_line: Callable[[Line], None]
+    on_event: Callable[[int, dict[str, Any]], None]
+    ends: dict[int, RankEnd] = field(default_factory=dict)
+    failures: list[tuple[float, RankEnd]] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+    interrupted: int = 0
+    kill_at: float = float("inf")
+
+    def read(self, wake: int) -> None:
+        """Reads both pipes until the launcher closed them or its time is over."""
+        readers = {}
+        selector = selectors.DefaultSelector()
+        selector.register(wake, selectors.EVENT_READ)
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            selector.register(pipe.fileno(), selectors.EVENT_READ)
+            readers[pipe.fileno()] = FrameReader()
+        while readers:
+            for key, _ in selector.select(None if self.kill_at == float("inf") else 0.05):
+                data = os.read(key.fd, 1 << 16)
+                if key.fd == wake:
+                    continue
+                for item in readers[key.fd].feed(data) if data else readers[key.fd].close():
+                    self.take(item)
+                if not data:
+                    selector.unregister(key.fd)
+                    del readers[key.fd]
+            if self.process.poll() is not None:
+                # Whatever else holds the pipes now is no part of the job's success.
+                self.kill_at = min(self.kill_at, time.monotonic() + 1.0)
+            if time.monotonic() > self.kill_at:
+                end_group(self.process.pid, grace_s=0.0)
+                if self.process.poll() is not None:
+                    return
+
+    def take(self, item: Message | str) -> None:
+        """Takes one message of an agent, or one line of anybody else."""
+        if isinstance(item, str):
+            self.foreign = [*self.foreign[-_MAX_FOREIGN:], item]
+            return
+        content = item.content
+        if "event" in content:
+            self.on_event(item.rank, content["event"])
+        elif "end" in content:
+            self._end(item.rank, content["end"])
+        else:
+            for stream, text in content.items():
+                self.on_line(Line(item.rank, stream, text))
+
+    def _end(self, rank: int, end: Mapping[str, Any]) -> None:
+        told = RankEnd(rank, end["host"], end["code"], end["time"], tuple(end.get("tail", ())))
+        self.ends[rank] = told
+        if told.code:
+            self.failures.append((time.monotonic(), told))
+            self.kill_at = min(self.kill_at, time.monotonic() + _FAIL_GRACE_S)
+        elif len(self.ends) == self.size:
+            self.kill_at = min(self.kill_at, time.monotonic() + _DONE_GRACE_S)
+
+    def interrupt(self, number: int) -> None:
+        """Hands on a signal that this process got; the second one that asks to end kills."""
+        if number in ENDING:
+            if self.interrupted:
+                self.kill_at = 0.0
+                return
+            self.interrupted = number
+            self.kill_at = min(self.kill_at, time.monotonic() + _TERM_GRACE_S)
+            number = signal.SIGTERM  # to the launcher Ctrl-C and SIGTERM are the same wish
+        if self.process.poll() is None:
+            os.kill(self.process.pid, number)
+
+    def outcome(self) -> JobOutcome:
+        """Puts together what became of the job; every process of it has ended."""
+        code = self.process.returncode
+        done = frozenset(rank for rank, end in self.ends.items() if end.code == 0)
+        said = tuple(line for line in self.foreign if not _BOILERPLATE.search(line))
+        first = _first(self.failures)
+        exit_code = self._exit_code(first, len(done) == self.size)
+        return JobOutcome(exit_code, self.size, first, done, code, said, self.interrupted)
+
+    def _exit_code(self, first: RankEnd | None, all_done: bool) -> int:
+        if all_done:
+            return ExitCode.DONE
+        codes = {end.code for _, end in self.failures}
+        if ExitCode.PREEMPTED in codes and codes <= {ExitCode.PREEMPTED, -signal.SIGTERM, -signal.SIGKILL}:
+            return ExitCode.PREEMPTED  # the launcher ended those that were a moment later
+        if self.interrupted:
+            return 128 + self.interrupted
+        if first is None:
+            return 128 - self.process.returncode if self.process.returncode < 0 else ExitCode.FAILED
+        if first.code < 0:
+            return 128 - first.code
+        return first.code if first.code in _KEPT_CODES else ExitCode.FAILED
+
+
+def _first(failures: list[tuple[float, RankEnd]]) -> RankEnd | None:
+    """The first failure by arrival; the hosts' clocks put those in order that arrived together.
+
+    A rank that the launcher ended comes after the one that it was ended for.
+    """
+    if not failures:
+        return None
+    together = [end for arrived_s, end in failures if arrived_s - failures[0][0] <= _TOGETHER_S]
+    return min(together, key=lambda end: (end.code == -signal.SIGTERM, end.time_s))
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    name = {signal.SIGKILL: "probably out of memory", signal.SIGSEGV: "a crash in native code"}
+    hint = name.get(signal.Signals(-code))
+    return f"killed by signal {-code}" + (f" ({hint})" if hint else "")
+
+
+def _last_words(tail: tuple[str, ...]) -> tuple[str, ...]:
+    """The last traceback in a rank's stderr with what follows it, or its last lines."""
+    starts = [i for i, line in enumerate(tail) if line.startswith("Traceback (most recent call last):")]
+    return tail[starts[-1] :] if starts else tail[-20:]

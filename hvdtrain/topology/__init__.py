@@ -1,0 +1,1 @@
+"""Where ranks run: hosts, hostfiles, node lists and what a scheduler's environment says. No torch, no I/O."""

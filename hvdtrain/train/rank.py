@@ -1,0 +1,162 @@
+"""One rank of a run, from knowing who it is to the result.
+
+``python -m hvdtrain.train.rank`` is what our launcher starts. Job and run directory come in
+the variables below, and rank 0's events leave on stdout as lines that begin with
+``EVENT_MARK``. Under a foreign launcher the command line calls ``join`` in each process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hvdtrain.backends.base import Backend
+from hvdtrain.backends.choose import choose_backend
+from hvdtrain.backends.start import start_backend
+from hvdtrain.config import Job
+from hvdtrain.errors import ExitCode, HvdtrainError, InputError
+from hvdtrain.topology.environ import World, find_world
+from hvdtrain.train.build import build_trainer
+from hvdtrain.train.checkpoint import save_checkpoint
+from hvdtrain.train.launching import IMPORT_PATH, JOB, RUN_DIR
+from hvdtrain.train.observe import Emit
+from hvdtrain.train.rundir import RunDirectory, create_run_directory
+from hvdtrain.train.trainer import Outcome
+from hvdtrain.tuning import conflicts, horovod_environment, mpi_defaults
+
+EVENT_MARK = "\x1ehvdtrain "
+
+OpenRun = Callable[[Backend], RunDirectory | None]
+
+
+def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str, Any]:
+    """Trains as one rank; returns the result document.
+
+    Args:
+        job: The job, the same on all ranks.
+        world: Which rank this is.
+        open_run: Gives rank 0's run directory and None elsewhere; it may use collectives.
+        emit: Shows an event to the user; called on rank 0 only.
+
+    Raises:
+        HvdtrainError: With the one line that the user gets.
+    """
+    name, why = choose_backend(job.backend, world.size)
+    notes = [why, world.notice, *prepare_environment(job, world)]
+    backend = start_backend(name, world)
+    run = open_run(backend)
+    if run:
+        for note in filter(None, notes):
+            emit({"event": "note", "text": note})
+    trainer = build_trainer(job, backend, run, emit)
+    outcome = trainer.fit()
+    result = _result(outcome, backend, run)
+    if run:
+        save_checkpoint(run.checkpoints, outcome.steps, trainer.state())
+        trainer.finish(result)
+    trainer.close()
+    backend.close()
+    return result
+
+
+def prepare_environment(job: Job, world: World) -> list[str]:
+    """Sets what Horovod and MPI read when they start; returns what the user should know."""
+    settings = horovod_environment(job.tuning)
+    notes = conflicts(settings, os.environ)
+    cores = len(os.sched_getaffinity(0))
+    settings.update(mpi_defaults(world.local_size, cores, on_cpu=not _has_gpu(), env=os.environ))
+    os.environ.update(settings)
+    return notes
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _result(outcome: Outcome, backend: Backend, run: RunDirectory | None) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "run_dir": str(run.path) if run else None,
+        "backend": backend.name,
+        "size": backend.size,
+        "epochs": outcome.epochs,
+        "steps": outcome.steps,
+        "loss": outcome.train.loss,
+        "accuracy": outcome.validation.accuracy,
+        "validation_loss": outcome.validation.loss,
+        "samples_per_s": round(outcome.samples_per_s, 1),
+    }
+
+
+def join(job: Job, world: World, run_dir: Path | None, overwrite: bool, emit: Emit) -> dict[str, Any]:
+    """Trains as one rank of a launch that somebody else made; never returns from a failure."""
+
+    def open_run(backend: Backend) -> RunDirectory | None:
+        """Rank 0 makes the directory, and all hear whether that went well."""
+        run, problem = None, ""
+        if backend.rank == 0:
+            try:
+                run = create_run_directory(job, run_dir, overwrite=overwrite)
+                run.write_json("plan.json", {"schema": 1, "source": world.launcher, "size": world.size})
+            except InputError as error:
+                problem = str(error)
+        if problem := backend.broadcast(problem):
+            raise InputError(problem)
+        return run
+
+    try:
+        return run_rank(job, world, open_run, emit)
+    except BaseException as error:
+        end_rank(error, world)
+
+
+def end_rank(error: BaseException, world: World | None = None) -> NoReturn:
+    """Ends this process at once, its reason on stderr.
+
+    A rank that ends by an exception in the usual way waits in MPI_Finalize for ranks that wait
+    for it in a reduction. Ending without Finalize makes the launcher end the others.
+    """
+    if world and world.rank > 0 and isinstance(error, InputError):
+        # Most such errors are met by all ranks: rank 0 tells it, and its end ends the others.
+        time.sleep(1.0)
+    if isinstance(error, HvdtrainError):
+        code = int(error.exit_code)
+        sys.stderr.write(f"hvdtrain: error: {error}\n")
+    else:
+        code = int(ExitCode.FAILED)
+        traceback.print_exception(error, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def relay(event: Mapping[str, Any]) -> None:
+    """Sends an event to the launcher."""
+    sys.stdout.write(f"{EVENT_MARK}{json.dumps(event)}\n")
+    sys.stdout.flush()
+
+
+def main(env: Mapping[str, str]) -> int:
+    """The program of a rank that our launcher started."""
+    try:
+        world = find_world(env)
+        # Where factories of the user's are looked for: the working and the job file's folder.
+        sys.path[:0] = [folder for folder in env.get(IMPORT_PATH, "").split(os.pathsep) if folder]
+        job = Job.model_validate_json(env[JOB])
+        run = RunDirectory(Path(env[RUN_DIR])) if world.rank == 0 else None
+        run_rank(job, world, lambda _: run, relay)
+    except BaseException as error:
+        end_rank(error)
+    return int(ExitCode.DONE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.environ))

@@ -1,0 +1,237 @@
+"""The training loop. It builds nothing: it receives its parts.
+
+Every rank runs the same steps in the same order. A rank whose share of the last batch is
+empty still takes part in the reduction, with weight zero.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from hvdtrain.backends.base import Backend, Replica
+from hvdtrain.data.loader import Batch, PartitionLoader
+from hvdtrain.errors import TrainingError
+from hvdtrain.train.metrics import Means, Tally, classification
+from hvdtrain.train.observe import Length, Observer
+
+
+class Rate(Protocol):
+    """The learning rate of a step, counted from 0."""
+
+    def __call__(self, step: int) -> float:
+        """The rate."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a trainer is made of.
+
+    Attributes:
+        backend: How bytes move.
+        replica: The model and its optimizer, distributed.
+        train: Batches of this rank's part of the training data.
+        validation: Batches of this rank's part of the held-out data.
+        rate: Learning rate per step.
+        length: How long to train.
+        metrics_every_steps: Steps between two agreed values of the loss.
+        sample_shape: Shape of one input; None where it is no tensor.
+        may_skip: Whether unreadable samples are left out.
+        observer: Records; None on all ranks but 0.
+    """
+
+    backend: Backend
+    replica: Replica
+    train: PartitionLoader
+    validation: PartitionLoader
+    rate: Rate
+    length: Length
+    metrics_every_steps: int
+    sample_shape: tuple[int, ...] | None
+    may_skip: bool
+    observer: Observer | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What training came to.
+
+    Attributes:
+        epochs: Epochs, the last of them possibly cut short.
+        steps: Optimizer steps.
+        train: Means over the last epoch's training samples, taken while it ran.
+        validation: Means over the held-out samples after the last step.
+        samples: Training samples of all ranks together.
+        seconds: Time in training steps, without evaluation.
+    """
+
+    epochs: int
+    steps: int
+    train: Means
+    validation: Means
+    samples: int
+    seconds: float
+
+    @property
+    def samples_per_s(self) -> float:
+        """Training samples of all ranks per second of training."""
+        return self.samples / self.seconds if self.seconds > 0 else 0.0
+
+
+class Trainer:
+    """Trains a replica to the end of its length."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._step = 0
+        self._samples = 0
+        self._seconds = 0.0
+        self._window = Tally(parts.backend.device)
+        self._epoch_sums = Tally(parts.backend.device)
+        self._skipped: set[str] = set()
+        self._told: set[str] = set()
+
+    def fit(self) -> Outcome:
+        """Runs all epochs, each followed by an evaluation; collective."""
+        length, trained, validated = self._parts.length, Means.of([0, 0, 0]), Means.of([0, 0, 0])
+        for epoch in range(length.epochs):
+            trained = self._train_epoch(epoch)
+            validated = self.evaluate()
+            if self._parts.may_skip:
+                self._tell_skipped()
+            if self._parts.observer:
+                values = {"validation_loss": validated.loss, "validation_accuracy": validated.accuracy}
+                self._parts.observer.evaluated(epoch + 1, self._step, values)
+        return Outcome(length.epochs, self._step, trained, validated, self._samples, self._seconds)
+
+    def _train_epoch(self, epoch: int) -> Means:
+        """Trains on every sample of the epoch, or up to the last step of the run."""
+        parts = self._parts
+        self._epoch_sums = Tally(parts.backend.device)
+        parts.replica.model.train()
+        began_s = time.monotonic()
+        for batch in parts.train.batches(epoch):
+            self._take_step(batch)
+            elapsed_s = self._seconds + time.monotonic() - began_s
+            if self._step % parts.metrics_every_steps == 0 or self._step == parts.length.steps:
+                self._measure(epoch, elapsed_s)
+            if parts.observer:
+                parts.observer.stepped(epoch + 1, self._step, self._samples / elapsed_s)
+            if self._step == parts.length.steps:
+                break
+        self._seconds += time.monotonic() - began_s
+        self._epoch_sums.merge(self._window)
+        self._window = Tally(parts.backend.device)
+        return self._epoch_sums.reduced(parts.backend, "epoch")
+
+    def _take_step(self, batch: Batch) -> None:
+        """One optimizer step whose gradient is the mean over the whole global batch."""
+        parts, replica = self._parts, self._parts.replica
+        self._skipped.update(batch.skipped)
+        total = batch.global_count if batch.global_count is not None else self._agreed_count(batch.count)
+        for group in replica.optimizer.param_groups:
+            group["lr"] = parts.rate(self._step)
+        replica.optimizer.zero_grad()
+        if batch.count:
+            self._backward(batch, total)
+        elif replica.needs_backward:
+            self._backward_nothing()
+        replica.optimizer.step()
+        self._step += 1
+        self._samples += total
+
+    def _backward(self, batch: Batch, total: int) -> None:
+        backend = self._parts.backend
+        inputs = batch.inputs.to(backend.device, non_blocking=True)
+        targets = batch.targets.to(backend.device, non_blocking=True)
+        loss, num_right = classification(self._parts.replica.model(inputs), targets)
+        # The engine takes the mean over ranks. Where ranks hold different numbers of samples,
+        # this factor makes it the mean over samples; where they do not, it is exactly 1.
+        share = batch.count * backend.size
+        (loss if share == total else loss * (share / total)).backward()  # type: ignore[no-untyped-call]
+        self._window.add(loss.detach() * batch.count, num_right, batch.count)
+
+    def _backward_nothing(self) -> None:
+        """A backward pass that adds nothing, for an engine that waits for every rank's.
+
+        In evaluation mode, so that running statistics and random streams stay untouched.
+        """
+        model, shape = self._parts.replica.model, self._parts.sample_shape
+        if shape is None:
+            raise TrainingError(
+                f"rank {self._parts.backend.rank} has no samples in the last step, and the data's inputs are "
+                "no tensors: set batch.tail to drop or pad"
+            )
+        model.eval()
+        outputs = model(torch.zeros(1, *shape, device=self._parts.backend.device))
+        (outputs * 0).sum().backward()
+        model.train()
+
+    def _agreed_count(self, count: int) -> int:
+        """Real samples of the step over all ranks, where unreadable ones may be missing.
+
+        At least 1: a step in which no rank has a sample changes nothing but must not divide by 0.
+        """
+        counts = torch.tensor([count], dtype=torch.int64)
+        return max(1, int(self._parts.backend.sum(counts, "count").item()))
+
+    def _measure(self, epoch: int, elapsed_s: float) -> None:
+        """Agrees on the loss since the last time and records it."""
+        means = self._window.reduced(self._parts.backend, "window")
+        self._epoch_sums.merge(self._window)
+        self._window = Tally(self._parts.backend.device)
+        if self._parts.observer:
+            values = {
+                "loss": means.loss,
+                "accuracy": means.accuracy,
+                "lr": self._parts.rate(self._step - 1),
+                "samples_per_s": self._samples / elapsed_s,
+            }
+            self._parts.observer.measured(epoch + 1, self._step, values)
+
+    @torch.no_grad()
+    def evaluate(self) -> Means:
+        """Means over every held-out sample, each counted once; collective."""
+        parts, tally = self._parts, Tally(self._parts.backend.device)
+        module = parts.replica.module
+        parts.backend.agree_buffers(module)
+        module.eval()
+        for batch in parts.validation.batches(0):
+            self._skipped.update(batch.skipped)
+            if batch.count:
+                inputs = batch.inputs.to(parts.backend.device, non_blocking=True)
+                targets = batch.targets.to(parts.backend.device, non_blocking=True)
+                loss, num_right = classification(module(inputs), targets)
+                tally.add(loss * batch.count, num_right, batch.count)
+        module.train()
+        return tally.reduced(parts.backend, "validation")
+
+    def _tell_skipped(self) -> None:
+        """Names what any rank could not read and has not been named before; collective."""
+        found = set().union(*self._parts.backend.gather(self._skipped))
+        new = sorted(found - self._told)
+        self._told |= found
+        if self._parts.observer and new:
+            self._parts.observer.noted(f"{len(new)} unreadable samples skipped: {', '.join(new)}")
+
+    def close(self) -> None:
+        """Ends the loaders' processes."""
+        self._parts.train.close()
+        self._parts.validation.close()
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Records the result; on rank 0."""
+        if self._parts.observer:
+            self._parts.observer.finished(result)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        replica = self._parts.replica
+        return {
+            "model": replica.module.state_dict(),
+            "optimizer": replica.optimizer.state_dict(),
+            "step": self._step,
+        }

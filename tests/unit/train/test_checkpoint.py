@@ -1,0 +1,54 @@
+"""A checkpoint is whole or is none."""
+
+import hashlib
+import json
+import pickle
+
+import pytest
+import torch
+
+from hvdtrain.train.checkpoint import load_checkpoint, save_checkpoint
+
+
+def test_what_is_saved_comes_back(tmp_path):
+    state = {"model": {"w": torch.arange(3.0)}, "optimizer": {"state": {}, "groups": [1]}, "step": 7}
+    folder = save_checkpoint(tmp_path, 7, state)
+    assert folder.name == "step-7"
+    loaded = load_checkpoint(folder)
+    assert torch.equal(loaded["model"]["w"], state["model"]["w"])
+    assert (loaded["optimizer"], loaded["step"]) == (state["optimizer"], 7)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-7"]
+
+
+def test_a_damaged_file_is_noticed(tmp_path):
+    folder = save_checkpoint(tmp_path, 1, {"step": 1})
+    data = (folder / "state.pt").read_bytes()
+    (folder / "state.pt").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match="differs from the manifest"):
+        load_checkpoint(folder)
+
+
+def test_a_missing_manifest_is_no_checkpoint(tmp_path):
+    folder = save_checkpoint(tmp_path, 1, {"step": 1})
+    (folder / "manifest.json").unlink()
+    with pytest.raises(ValueError, match="no complete manifest"):
+        load_checkpoint(folder)
+
+
+def test_a_failed_save_leaves_the_old_one(tmp_path):
+    save_checkpoint(tmp_path, 1, {"step": 1})
+    with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
+        save_checkpoint(tmp_path, 1, {"step": lambda: None})
+    assert load_checkpoint(tmp_path / "step-1")["step"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
+
+
+def test_a_file_that_wants_code_is_not_run(tmp_path):
+    folder = save_checkpoint(tmp_path, 1, {"step": 1})
+    torch.save({"step": print}, folder / "state.pt")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    data = (folder / "state.pt").read_bytes()
+    manifest["files"]["state.pt"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ValueError, match="more than tensors and plain values.*print"):
+        load_checkpoint(folder)
