@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from importlib.metadata import version
+from itertools import groupby
 from typing import Any
 
 import horovod.torch as hvd
+import psutil
 import torch
+from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
+from horovod.runner.gloo_run import create_slot_env_vars
+from horovod.runner.http.http_server import RendezvousServer
 from torch import nn
+from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
 
 from hvdtrain.backends.base import Backend, Replica
+from hvdtrain.errors import InputError
 from hvdtrain.topology.environ import World, check_engine_size, find_world
 
 _COMPRESSION = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
@@ -31,6 +40,10 @@ class HorovodBackend(Backend):
     name = "horovod"
 
     def __init__(self, world: World, device: torch.device) -> None:
+        if world.launcher in ("torchrun", "local") and world.size > 1:
+            # Rank 0's store serves the others: it must outlive their start.
+            self._store, _, _ = next(rendezvous("env://", world.rank, world.size))
+            os.environ.update(_meet_over_gloo(world, self._store))
         hvd.init()
         check_engine_size(world, hvd.size())
         super().__init__(world, device)
@@ -66,6 +79,45 @@ class HorovodBackend(Backend):
 
     def close(self) -> None:
         hvd.shutdown()
+
+
+def _meet_over_gloo(world: World, store: Store) -> dict[str, str]:
+    """The variables with which Horovod starts on Gloo where no MPI started the ranks.
+
+    What ``horovodrun --gloo`` does from outside (Horovod 0.28.1, ``runner/gloo_run.py``), done by
+    the ranks themselves: rank 0 serves Horovod's rendezvous, and all find it through the store
+    that MASTER_ADDR and MASTER_PORT name. Ranks of one host are numbered without a gap.
+    """
+    store.set(f"hvdtrain/host/{world.rank}", socket.gethostname())
+    names = [store.get(f"hvdtrain/host/{rank}").decode() for rank in range(world.size)]
+    hosts = [HostInfo(name, len(list(ranks))) for name, ranks in groupby(names)]
+    plan = get_host_assignments(hosts, world.size)
+    if world.rank == 0:
+        server = RendezvousServer()
+        port = server.start()
+        server.init(plan)
+        store.set("hvdtrain/port", str(port))
+    address = os.environ["MASTER_ADDR"]
+    return {
+        **{name: str(value) for name, value in create_slot_env_vars(plan[world.rank]).items()},
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": socket.gethostbyname(address),
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": store.get("hvdtrain/port").decode(),
+        "HOROVOD_GLOO_IFACE": "lo" if len(hosts) == 1 else _interface_towards(address),
+    }
+
+
+def _interface_towards(address: str) -> str:
+    """The name of the network interface that packets to ``address`` leave by."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        # Connecting a datagram socket sends nothing, it only looks up the route.
+        probe.connect((address, 9))
+        own = probe.getsockname()[0]
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(entry.address == own for entry in addresses):
+            return str(name)
+    raise InputError(f"no network interface has the address {own} that leads to {address}")
 
 
 def _prove() -> int:

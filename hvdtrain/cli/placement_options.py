@@ -82,11 +82,11 @@ def resolve_placement(
         InputError: The options are wrong or contradict each other.
     """
     cluster = _find(options, os.environ if env is None else env, following)
-    if len(cluster.hosts) > 1:
-        refuse_same_machine(cluster, _own_names())
     for notice in cluster.notices:
         click.echo(f"hvdtrain: note: {notice}", err=True)
     chosen = select(cluster, options.include, options.exclude)
+    if len(chosen.hosts) > 1:
+        refuse_same_machine(chosen, _own_names())
     return place(chosen, options.num_ranks, options.ranks_per_node, options.cores_per_rank)
 
 
@@ -102,12 +102,15 @@ def _find(options: PlacementOptions, env: Mapping[str, str], following: Sequence
     if options.hostfile is not None:
         return read_hostfile(options.hostfile)
     if options.nodelist is not None:
-        return nodelist_cluster(options.nodelist, options.tasks_per_node or str(options.ranks_per_node or 1))
+        per_node = str(max(options.ranks_per_node or 1, 1))
+        return nodelist_cluster(
+            options.nodelist, per_node if options.tasks_per_node is None else options.tasks_per_node
+        )
     return find_cluster(env, read_hostfile) or _local(options)
 
 
 def _local(options: PlacementOptions) -> Cluster:
-    """This machine, with the slots that were asked for; a wrong number is left for ``place`` to refuse."""
+    """This machine, with the slots that were asked for; ``place`` refuses numbers below 1."""
     asked = options.num_ranks or options.ranks_per_node or 1
     return local_cluster(max(asked, 1))
 

@@ -48,9 +48,9 @@ def _json(placement: Placement) -> Iterator[str]:
     begin = "\n"
     for batch in _batches(placement.ranks):
         yield begin + ",\n".join(
-            f'{{"rank": {rank}, "host": {text(host)}, "local_rank": {local_rank}, "local_size": {local_size}, '
-            f'"cross_rank": {cross_rank}, "cross_size": {cross_size}, "device": {text(device)}, '
-            f'"cores": {text(cores)}}}'
+            f'{{"rank": {rank}, "host": {text(host)}, "local_rank": {local_rank}, '
+            f'"local_size": {local_size}, "cross_rank": {cross_rank}, "cross_size": {cross_size}, '
+            f'"device": {text(device)}, "cores": {text(cores)}}}'
             for rank, host, local_rank, local_size, cross_rank, cross_size, device, cores in batch
         )
         begin = ",\n"
@@ -59,8 +59,7 @@ def _json(placement: Placement) -> Iterator[str]:
 
 def _table(placement: Placement) -> Iterator[str]:
     """A line for each rank, the columns as wide as their widest cell."""
-    num_hosts = len(placement.hosts)
-    yield f"{placement.size} rank(s) on {num_hosts} host(s) of {placement.source}\n"
+    yield f"ranks: {placement.size}, hosts: {len(placement.hosts)}, from {placement.source}\n"
     *others, cores = RankPlace._fields
     cells = [f"%{'-' if name == 'host' else ''}{_width(name, placement)}s" for name in others]
     line = "  ".join([*cells, "%s\n"])

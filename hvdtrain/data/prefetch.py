@@ -54,6 +54,7 @@ class Prefetcher:
         seed: int,
     ) -> None:
         self._processes: list[BaseProcess] = []
+        self._iterator: Any = None
         self._newest = 0  # number of the newest call of items()
         self._owner = os.getpid()
         self._loader: DataLoader[Any] | None = DataLoader(
@@ -92,21 +93,10 @@ class Prefetcher:
 
     def close(self) -> None:
         """Ends the worker processes; those that do not stop within 2 s are killed."""
-        loader, self._loader = self._loader, None
+        self._loader = None
         atexit.unregister(self._at_exit)
-        if loader is None or os.getpid() != self._owner:
-            return
-        timer = threading.Timer(_CLOSE_GRACE_S, _kill, [self._processes])
-        timer.daemon = True
-        timer.start()
-        # PyTorch ends the workers when the last reference is gone; it raises when one is killed.
-        with suppress(RuntimeError):
-            loader._iterator = None
-            del loader
-        timer.cancel()
-        _kill(self._processes)
-        for process in self._processes:
-            process.join()
+        if os.getpid() == self._owner:
+            self._end_workers()
 
     def _items(self, rank: int, number: int) -> Iterator[Batch]:
         items = self._start()
@@ -129,11 +119,28 @@ class Prefetcher:
     def _start(self) -> Iterator[Batch | Failure]:
         if self._loader is None:
             raise RuntimeError("the loader was closed")
+        if not self._loader.persistent_workers:
+            self._end_workers()
         before = set(multiprocessing.active_children())
-        items = iter(self._loader)
-        started = [child for child in multiprocessing.active_children() if child not in before]
-        self._processes = [child for child in self._processes if child.is_alive()] + started
-        return items
+        self._iterator = iter(self._loader)
+        self._processes += [child for child in multiprocessing.active_children() if child not in before]
+        return self._iterator
+
+    def _end_workers(self) -> None:
+        # PyTorch would end them with the last reference, which a traceback may hold for long.
+        shut_down = getattr(self._iterator, "_shutdown_workers", None)
+        self._iterator = None
+        if shut_down is not None:
+            timer = threading.Timer(_CLOSE_GRACE_S, _kill, [self._processes])
+            timer.daemon = True
+            timer.start()
+            with suppress(RuntimeError):  # from PyTorch's handler, where one is killed
+                shut_down()
+            timer.cancel()
+        _kill(self._processes)
+        for process in self._processes:
+            process.join()
+        self._processes = []
 
     def _explain(self, error: RuntimeError, rank: int) -> None:
         """Turns PyTorch's error about a dead worker into one that says what to do."""

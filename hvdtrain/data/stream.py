@@ -103,7 +103,7 @@ class StreamLoader:
         workers: int = 0,
         pin_memory: bool = False,
     ) -> None:
-        if iter(dataset) is dataset:
+        if isinstance(dataset, Iterator):
             raise InputError(
                 f"{type(dataset).__name__} can be read only once",
                 legal="an iterable that starts anew each epoch",
@@ -165,4 +165,4 @@ class _StreamReader(IterableDataset[Any]):
             for items, global_count, used in steps:
                 yield filled(Batch(None, None, 0, global_count, used), items, (), self._collate)
         except Exception as error:  # whatever a user's data set may raise
-            yield failure(error, f"the stream failed after item {used}", self._rank)
+            yield failure(error, f"the stream failed after {used} items", self._rank)

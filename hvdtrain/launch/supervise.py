@@ -30,15 +30,12 @@ _MAX_FOREIGN = 500
 # Codes of a rank that mean the same for the job; every other one is FAILED.
 _KEPT_CODES = frozenset({ExitCode.USAGE, ExitCode.GATE, ExitCode.STALLED, ExitCode.PREEMPTED})
 
-# What launchers say about a failure that is already told better.
-_BOILERPLATE = re.compile(
-    r"""primary\ job\s+terminated\ normally | non-zero\ exit\ code | process\ returned
-    | job\ to\ be\ terminated | exited\ on\ signal | exiting\ improperly | (prterun|mpirun)\ (detected|has\ exited|noticed)
-    | job\ has\ been\ aborted | process\ name: | exit\ code: | by\ rule,\ all\ processes
-    | may\ have\ caused\ other\ processes | you\ can\ avoid\ this\ message | called\ "finalize"
-    | terminated\ by\ signals\ sent\ by | this\ process\ did\ not\ call | ^\s*$ | ^-{20,}$""",
-    re.VERBOSE | re.IGNORECASE,
+# A launcher's paragraph about a failure that the ranks' agents tell better.
+_KNOWN_BETTER = re.compile(
+    r"primary job\s+terminated normally|non-zero (exit code|status)|exited on signal|abnormal termination of",
+    re.IGNORECASE,
 )
+_RULE = re.compile(r"-{20,}")
 
 
 class Line(NamedTuple):
@@ -138,8 +135,6 @@ def failure_text(outcome: JobOutcome, log_dir: Path | None = None) -> str:
         silent = f" before rank {ranks} said it was done" if missing else ""
         return "\n".join([f"the launcher {how}{silent}", *outcome.launcher_lines])
     lines = [f"rank {first.rank} on host {first.host} failed: {_how(first.code)}", *_last_words(first.tail)]
-    if first.code < 0:
-        lines += outcome.launcher_lines
     if log_dir is not None:
         lines.append(f"log: {log_dir / f'rank-{first.rank}.log'}")
     return "\n".join(lines)
@@ -230,8 +225,11 @@ class _Job:
         """Puts together what became of the job; every process of it has ended."""
         code = self.process.returncode
         done = frozenset(rank for rank, end in self.ends.items() if end.code == 0)
-        said = tuple(line for line in self.foreign if not _BOILERPLATE.search(line))
-        first = _first(self.failures)
+        said = _worth_telling(self.foreign)
+        # Ranks that the launcher ended for a reason of its own did not fail.
+        is_theirs = code in (-signal.SIGTERM, 128 + signal.SIGTERM) or self.interrupted
+        own = [told for told in self.failures if told[1].code != -signal.SIGTERM or is_theirs]
+        first = _first(own)
         exit_code = self._exit_code(first, len(done) == self.size)
         return JobOutcome(exit_code, self.size, first, done, code, said, self.interrupted)
 
@@ -259,6 +257,18 @@ def _first(failures: list[tuple[float, RankEnd]]) -> RankEnd | None:
         return None
     together = [end for arrived_s, end in failures if arrived_s - failures[0][0] <= _TOGETHER_S]
     return min(together, key=lambda end: (end.code == -signal.SIGTERM, end.time_s))
+
+
+def _worth_telling(lines: list[str]) -> tuple[str, ...]:
+    """The launcher's paragraphs, which rules divide, without those that are known better."""
+    paragraphs: list[list[str]] = [[]]
+    for line in lines:
+        if _RULE.fullmatch(line.strip()):
+            paragraphs.append([])
+        elif line.strip():
+            paragraphs[-1].append(line)
+    kept = (part for part in paragraphs if not _KNOWN_BETTER.search(" ".join(part)))
+    return tuple(line for part in kept for line in part)
 
 
 def _how(code: int) -> str:

@@ -62,8 +62,8 @@ def nodelist_cluster(nodelist: str, tasks_per_node: str) -> Cluster:
         counts *= len(names)
     if len(counts) != len(names):
         raise InputError(
-            f"{quoted(tasks_per_node)} counts for {len(counts)} nodes, "
-            f"but {quoted(nodelist)} names {len(names)}",
+            f"{quoted(tasks_per_node)} is a layout of {len(counts)}, "
+            f"but {quoted(nodelist)} names {len(names)} hosts",
             where="--tasks-per-node",
             legal=f"one number, or one for each of the {len(names)} nodes",
         )
@@ -98,8 +98,8 @@ def _slurm_cluster(env: Environment, variable: str) -> Cluster:
     slots, notices = _slurm_slots(env, len(names))
     if len(slots) != len(names):
         raise InputError(
-            f"{quoted(env['SLURM_TASKS_PER_NODE'])} counts for {len(slots)} nodes, "
-            f"but {variable}={quoted(env[variable])} names {len(names)}",
+            f"{quoted(env['SLURM_TASKS_PER_NODE'])} is a layout of {len(slots)}, "
+            f"but {variable}={quoted(env[variable])} names {len(names)} hosts",
             where="SLURM_TASKS_PER_NODE",
             do=_OWN_LIST,
         )
@@ -116,10 +116,7 @@ def _slurm_slots(env: Environment, num_nodes: int) -> tuple[list[int], list[str]
     requested = per_node is not None or bool(_first(env, "SLURM_NTASKS", "SLURM_NPROCS"))
     if layout and requested:
         slots = expand_counts(layout, "SLURM_TASKS_PER_NODE")
-        if per_node is None or per_node == max(slots):
-            return slots, []
-        contradiction = f"SLURM_NTASKS_PER_NODE={per_node} contradicts SLURM_TASKS_PER_NODE={layout}"
-        return slots, [f"{contradiction}; the latter is the layout and is taken"]
+        return slots, _layout_notices(env, max(slots), per_node)
     if per_node is not None:
         return [per_node] * num_nodes, []
     gpus, variable = _gpus_per_node(env)
@@ -132,6 +129,21 @@ def _slurm_slots(env: Environment, num_nodes: int) -> tuple[list[int], list[str]
             f"the job asked for no number of tasks; {told}"
         ]
     return [1] * num_nodes, ["the job tells neither tasks nor GPUs; taking one rank for each node"]
+
+
+def _layout_notices(env: Environment, most: int, per_node: int | None) -> list[str]:
+    """What the user should know about a layout with ``most`` tasks on its fullest node."""
+    notices = []
+    if per_node not in (None, most):
+        layout = f"SLURM_TASKS_PER_NODE={env['SLURM_TASKS_PER_NODE']}"
+        contradiction = f"SLURM_NTASKS_PER_NODE={per_node} contradicts {layout}"
+        notices.append(f"{contradiction}; the latter is the layout and is taken")
+    gpus, variable = _gpus_per_node(env)
+    if gpus > most:
+        notices.append(
+            f"{variable}={env[variable]}, but no node has more than {most} task(s): GPUs stay idle"
+        )
+    return notices
 
 
 def _gpus_per_node(env: Environment) -> tuple[int, str]:

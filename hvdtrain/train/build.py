@@ -102,7 +102,7 @@ def build_trainer(job: Job, backend: Backend, run: RunDirectory | None, emit: Em
 def _loader(job: Job, backend: Backend, source: Source, training: bool) -> PartitionLoader:
     dataset = source.train if training else source.validation
     partition = Partition(
-        len(dataset),
+        len(dataset),  # type: ignore[arg-type]  # build_source refuses what has no length
         backend.size,
         global_batch=job.global_batch(backend.size),
         tail=job.batch.tail if training else "weight",
@@ -124,7 +124,7 @@ def _tensorboard(job: Job, run: RunDirectory) -> Scalars | None:
         return None
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(run.events))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(run.events))
 
 
 def _tail_notes(partition: Partition) -> list[str]:

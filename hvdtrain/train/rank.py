@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+
 from hvdtrain.backends.base import Backend
 from hvdtrain.backends.choose import choose_backend
 from hvdtrain.backends.start import start_backend
@@ -70,15 +72,13 @@ def prepare_environment(job: Job, world: World) -> list[str]:
     settings = horovod_environment(job.tuning)
     notes = conflicts(settings, os.environ)
     cores = len(os.sched_getaffinity(0))
-    settings.update(mpi_defaults(world.local_size, cores, on_cpu=not _has_gpu(), env=os.environ))
+    on_cpu = not torch.cuda.is_available()
+    settings.update(mpi_defaults(world.local_size, cores, on_cpu=on_cpu, env=os.environ))
     os.environ.update(settings)
+    if "OMP_NUM_THREADS" not in os.environ:
+        # PyTorch would take every core for each rank, and the ranks of a host would fight for them.
+        torch.set_num_threads(max(1, cores // world.local_size))
     return notes
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _result(outcome: Outcome, backend: Backend, run: RunDirectory | None) -> dict[str, Any]:

@@ -89,6 +89,7 @@ def create_run_directory(job: Job, asked: Path | None, *, overwrite: bool = Fals
         InputError: It cannot be written, or already holds a run.
     """
     run = _claim(job, asked, overwrite)
+    run.path = run.path.absolute()
     try:
         for name in FOLDERS:
             (run.path / name).mkdir(exist_ok=True)

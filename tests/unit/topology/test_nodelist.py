@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from contextlib import suppress
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hvdtrain.errors import InputError
+from hvdtrain.process import command, run
 from hvdtrain.topology.nodelist import expand_counts, expand_nodelist, fold_counts, fold_nodelist
 
 NODELISTS = {
@@ -238,12 +238,8 @@ def scontrol(tmp_path_factory):
     conf.write_text("ClusterName=test\nSlurmctldHost=localhost\nNodeName=localhost CPUs=1\n")
 
     def hostnames(text: str) -> list[str]:
-        done = subprocess.run(
-            [program, "show", "hostnames", text],
-            env={"SLURM_CONF": str(conf)},
-            capture_output=True,
-            text=True,
-        )
+        show = command(program, "show", "hostnames", text)
+        done = run(show, timeout_s=30, base_env={"SLURM_CONF": str(conf)})
         assert done.returncode == 0, done.stderr
         return done.stdout.split()
 

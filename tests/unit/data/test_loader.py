@@ -1,0 +1,320 @@
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from hvdtrain.data import prefetch
+from hvdtrain.data.batch import SampleError, SkipSample
+from hvdtrain.data.loader import PartitionLoader
+from hvdtrain.data.partition import Partition
+from hvdtrain.errors import InputError, TrainingError
+from hvdtrain.process import command, run
+
+WORKERS = pytest.mark.parametrize("workers", [0, 2])
+
+
+def numbers(count):
+    return TensorDataset(torch.arange(count), torch.arange(count) * 10)
+
+
+class Function(Dataset):
+    """Sample i is ``function(i)``."""
+
+    def __init__(self, count, function):
+        self.count, self.function = count, function
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        return self.function(index)
+
+    def describe(self, index):
+        return f"file-{index}"
+
+
+def worker_pids():
+    return sorted(child.pid for child in multiprocessing.active_children())
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left():
+    yield
+    assert worker_pids() == []
+
+
+@WORKERS
+@pytest.mark.parametrize("tail", ["weight", "pad", "drop"])
+def test_each_batch_is_one_step(workers, tail):
+    partition = Partition(23, 3, 2, tail=tail, seed=5)
+    for rank in range(3):
+        with PartitionLoader(numbers(23), partition, rank, workers=workers) as loader:
+            for epoch in range(2):
+                batches = list(loader.batches(epoch))
+                steps = list(partition.steps(rank, epoch))
+                assert [tuple(batch.inputs.tolist()) for batch in batches] == [step.indices for step in steps]
+                for batch, step in zip(batches, steps, strict=True):
+                    assert (batch.targets == batch.inputs * 10).all()
+                    assert batch.count == len(step.indices)
+                    assert (batch.global_count, batch.consumed, batch.copies) == (
+                        step.global_count,
+                        step.consumed,
+                        step.copies,
+                    )
+                assert loader.num_steps() == len(batches)
+
+
+@WORKERS
+def test_resumes_inside_an_epoch(workers):
+    with PartitionLoader(numbers(40), Partition(40, 2, 3, seed=1), 1, workers=workers) as loader:
+        whole = [batch.inputs.tolist() for batch in loader.batches(4)]
+        assert [batch.inputs.tolist() for batch in loader.batches(4, consumed=18)] == whole[3:]
+
+
+@WORKERS
+def test_a_rank_without_samples_gets_an_empty_batch(workers):
+    with PartitionLoader(numbers(7), Partition(7, 3, 2), 2, workers=workers) as loader:
+        first, last = loader.batches(0)
+    assert (first.count, first.global_count) == (2, 6)
+    assert (last.inputs, last.targets, last.count, last.global_count, last.consumed) == (None, None, 0, 1, 7)
+
+
+@WORKERS
+def test_an_epoch_that_was_left_early_does_not_spill_into_the_next(workers):
+    with PartitionLoader(numbers(60), Partition(60, 1, 2, shuffle=False), 0, workers=workers) as loader:
+        left = loader.batches(0)
+        next(left)
+        assert [batch.inputs.tolist() for batch in loader.batches(1)][:2] == [[0, 1], [2, 3]]
+        with pytest.raises(RuntimeError, match="have ended"):
+            next(left)
+
+
+def test_workers_live_on_between_epochs():
+    with PartitionLoader(numbers(8), Partition(8, 1, 2), 0, workers=2) as loader:
+        list(loader.batches(0))
+        pids = worker_pids()
+        assert len(pids) == 2
+        list(loader.batches(1))
+        assert worker_pids() == pids
+
+
+def draw(index):
+    return torch.tensor([index, random.random(), np.random.rand(), torch.rand(()).item()], dtype=torch.float64)
+
+
+def drawn(workers, rank=0, epoch=0, consumed=0, seed=3):
+    partition = Partition(24, 2, 3, seed=seed, shuffle=False)
+    with PartitionLoader(Function(24, draw), partition, rank, workers=workers) as loader:
+        return torch.cat([batch.inputs for batch in loader.batches(epoch, consumed)])
+
+
+def test_augmentation_depends_on_seed_epoch_rank_and_step_alone():
+    base = drawn(0)
+    assert len(base[:, 1:].unique()) == base[:, 1:].numel()  # all draws differ
+    assert base.equal(drawn(1))
+    assert base.equal(drawn(3))
+    assert base[6:].equal(drawn(2, consumed=12))
+    for other in (drawn(0, epoch=1), drawn(0, rank=1), drawn(0, seed=4)):
+        assert not (other[:, 1:] == base[:, 1:]).any()
+
+
+@WORKERS
+def test_the_models_random_numbers_do_not_depend_on_the_loader(workers):
+    def seed():
+        random.seed(1), np.random.seed(1), torch.manual_seed(1)
+
+    seed()
+    expected = random.random(), np.random.rand(), torch.rand(()).item()
+    seed()
+    with PartitionLoader(Function(9, draw), Partition(9, 1, 2), 0, workers=workers) as loader:
+        list(loader.batches(0))
+        list(loader.batches(1))
+    assert (random.random(), np.random.rand(), torch.rand(()).item()) == expected
+
+
+def fail_at_five(index):
+    if index == 5:
+        raise KeyError("no label\nfor it")
+    return index
+
+
+@pytest.mark.parametrize(("workers", "reader"), [(0, "rank 1:"), (2, "rank 1, loader worker ")])
+def test_an_exception_names_the_sample(workers, reader):
+    partition = Partition(12, 2, 2, shuffle=False)
+    with PartitionLoader(Function(12, fail_at_five), partition, 1, workers=workers) as loader:
+        batches = loader.batches(0)
+        assert next(batches).inputs.tolist() == [1, 3]
+        with pytest.raises(SampleError) as caught:
+            next(batches)
+    message = str(caught.value)
+    assert message.startswith(f"sample 5 (file-5) could not be read on {reader}")
+    assert "KeyError: 'no label\\nfor it' (test_loader.py:" in message
+    assert "\n" not in message
+    assert "in fail_at_five" in caught.value.detail
+
+
+@WORKERS
+def test_samples_that_make_no_batch(workers):
+    ragged = Function(4, lambda index: torch.zeros(index))
+    with (
+        PartitionLoader(ragged, Partition(4, 1, 2, shuffle=False), 0, workers=workers) as loader,
+        pytest.raises(SampleError, match=r"^samples 0, 1 make no batch on rank 0.*equal size"),
+    ):
+        list(loader.batches(0))
+
+
+def refuse(index):
+    raise InputError("image x.png cannot be read", where="data.path", do="remove it")
+
+
+@WORKERS
+def test_an_input_error_of_a_worker_stays_one(workers):
+    with (
+        PartitionLoader(Function(4, refuse), Partition(4, 1, 2), 0, workers=workers) as loader,
+        pytest.raises(InputError) as caught,
+    ):
+        next(loader.batches(0))
+    assert str(caught.value) == "data.path: image x.png cannot be read; remove it"
+    assert caught.value.where == "data.path"
+
+
+def skip_some(index):
+    if index in (1, 4, 5):
+        raise SkipSample(f"file-{index}: truncated")
+    return index, -index
+
+
+@WORKERS
+def test_skipped_samples_lower_the_count_and_are_named(workers):
+    partition = Partition(8, 1, 2, shuffle=False)
+    with PartitionLoader(Function(8, skip_some), partition, 0, workers=workers, may_skip=True) as loader:
+        batches = list(loader.batches(0))
+    assert [batch.count for batch in batches] == [2 - 1, 2, 0, 2]
+    assert [batch.skipped for batch in batches[:3]] == [
+        ("file-1: truncated",),
+        (),
+        ("file-4: truncated", "file-5: truncated"),
+    ]
+    assert batches[0].inputs.tolist() == [0]
+    assert batches[2].inputs is None
+    assert {batch.global_count for batch in batches} == {None}
+    assert [batch.consumed for batch in batches] == [2, 4, 6, 8]
+
+
+def test_skipping_must_be_announced():
+    with PartitionLoader(Function(8, skip_some), Partition(8, 1, 2, shuffle=False), 0) as loader:
+        with pytest.raises(SampleError, match="sample 1 .*SkipSample"):
+            list(loader.batches(0))
+
+
+def test_samples_that_are_no_pairs_have_no_targets():
+    with PartitionLoader(Function(4, lambda i: {"x": i}), Partition(4, 1, 4, shuffle=False), 0) as loader:
+        (batch,) = loader.batches(0)
+    assert batch.inputs["x"].tolist() == [0, 1, 2, 3]
+    assert batch.targets is None
+
+
+def test_a_data_set_may_collate_itself():
+    dataset = Function(4, lambda index: index)
+    dataset.collate = lambda samples: (sum(samples), len(samples))
+    with PartitionLoader(dataset, Partition(4, 1, 4), 0) as loader:
+        (batch,) = loader.batches(0)
+    assert (batch.inputs, batch.targets, batch.count) == (6, 4, 4)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+@pytest.mark.parametrize("dataset", [Stream(), iter([1, 2, 3])])
+def test_a_stream_is_refused(dataset):
+    with pytest.raises(InputError, match="no map-style data set"):
+        PartitionLoader(dataset, Partition(3, 1, 1), 0)
+
+
+def test_a_partition_of_another_data_set_is_refused():
+    with pytest.raises(InputError, match="has 3 samples, its partition 4"):
+        PartitionLoader(numbers(3), Partition(4, 1, 1), 0)
+
+
+def test_a_wrong_place_is_told_at_once():
+    with PartitionLoader(numbers(3), Partition(3, 1, 1), 0) as loader:
+        with pytest.raises(InputError, match="consumed is 4"):
+            loader.batches(0, consumed=4)
+
+
+# --- the life of the workers
+
+
+def send_to_workers(numbers_, pids):
+    for pid in pids:
+        for number in numbers_:
+            os.kill(pid, number)
+
+
+def test_signals_for_the_trainer_do_not_end_workers():
+    with PartitionLoader(numbers(400), Partition(400, 1, 2), 0, workers=2) as loader:
+        batches = loader.batches(0)
+        read = [next(batches)]
+        send_to_workers([signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2], worker_pids())
+        read += batches
+    assert sum(batch.count for batch in read) == 400
+
+
+def test_a_killed_worker_is_an_error_that_says_so():
+    dataset = Function(100, lambda index: time.sleep(0.002) or index)
+    with PartitionLoader(dataset, Partition(100, 1, 1), 0, workers=1) as loader:
+        batches = loader.batches(0)
+        next(batches)
+        (pid,) = worker_pids()
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises((TrainingError, RuntimeError), match=rf"pid.*{pid}"):
+            list(batches)
+
+
+def test_close_ends_a_worker_that_is_stuck(monkeypatch):
+    monkeypatch.setattr(prefetch, "_CLOSE_GRACE_S", 0.1)
+    dataset = Function(4, lambda index: time.sleep(600 if index else 0) or index)
+    loader = PartitionLoader(dataset, Partition(4, 1, 1, shuffle=False), 0, workers=1)
+    next(loader.batches(0))
+    assert len(worker_pids()) == 1
+    loader.close()
+    assert worker_pids() == []
+    loader.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        next(loader.batches(0))
+
+
+def test_a_forgotten_loader_ends_its_workers():
+    loader = PartitionLoader(numbers(8), Partition(8, 1, 2), 0, workers=1)
+    next(loader.batches(0))
+    assert len(worker_pids()) == 1
+    del loader
+    assert worker_pids() == []
+
+
+def test_a_program_that_closes_nothing_ends():
+    program = """
+import torch, multiprocessing
+from torch.utils.data import TensorDataset
+from hvdtrain.data.loader import PartitionLoader
+from hvdtrain.data.partition import Partition
+loader = PartitionLoader(TensorDataset(torch.arange(90)), Partition(90, 1, 2), 0, workers=2)
+batches = loader.batches(0)
+next(batches)
+print(*[child.pid for child in multiprocessing.active_children()])
+raise SystemExit(7)
+"""
+    done = run(command(sys.executable, "-c", program), timeout_s=60)
+    assert done.returncode == 7, done.stderr
+    for pid in map(int, done.stdout.split()):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
