@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Mapping
 from datetime import timedelta
+from inspect import signature
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ from hvdtrain.backends.base import Backend, Replica
 from hvdtrain.errors import InputError
 from hvdtrain.topology.environ import World
 
+# PyTorch 2.13 gave the option that synchronises buffers in every forward pass a new name.
+_NAMES = signature(DistributedDataParallel).parameters
+_SYNC_BUFFERS = next(name for name in ("forward_sync_buffers", "broadcast_buffers") if name in _NAMES)
 _TIMEOUT = timedelta(minutes=10)
 
 
@@ -49,10 +53,11 @@ class DdpBackend(Backend):
         self, model: nn.Module, optimizer: torch.optim.Optimizer, *, compression: str = "none"
     ) -> Replica:
         self._agree_optimizer(optimizer)
-        # DDP itself broadcasts rank 0's parameters and buffers. Buffers are agreed before each
-        # evaluation, as with Horovod, not in every step.
+        self.agree_buffers(model)
+        # DDP itself broadcasts rank 0's parameters. Buffers are agreed before each evaluation, as
+        # with Horovod, not in every step.
         ids = [self.device.index] if self.device.type == "cuda" else None
-        distributed = DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False)
+        distributed = DistributedDataParallel(model, device_ids=ids, **{_SYNC_BUFFERS: False})
         if compression == "fp16":
             distributed.register_comm_hook(None, fp16_compress_hook)
         return Replica(distributed, optimizer, model, needs_backward=True)

@@ -91,8 +91,8 @@ def _launch(job: Job, path: Path | None, **options: Any) -> int:
     from hvdtrain.train.rundir import create_run_directory
 
     size = options["num_ranks"] or 1
-    notes = _check(job, path, size)
     plan = _plan(size, options["slots"])
+    notes = _check(job, path, size)
     if options["dry_run"]:
         return _show_plan(_with_job(plan, job, path, None), options["launcher"], options["as_json"])
     run = create_run_directory(job, options["run_dir"], overwrite=options["overwrite"])

@@ -9,7 +9,8 @@ import signal
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -105,12 +106,15 @@ class Prefetcher:
                 raise RuntimeError(
                     "these batches have ended: newer ones were asked for, or the loader was closed"
                 )
+            self._check_workers(rank, None)
             try:
-                item = next(items)
+                with _watched_children():
+                    item = next(items)
             except StopIteration:
                 return
-            except RuntimeError as error:
-                self._explain(error, rank)
+            except (RuntimeError, OSError, EOFError) as error:  # all seen when a worker is killed
+                wait([process.sentinel for process in self._processes], timeout=1.0)  # it may be dying still
+                self._check_workers(rank, error)
                 raise
             if isinstance(item, Failure):
                 item.raise_in_rank()
@@ -122,34 +126,61 @@ class Prefetcher:
         if not self._loader.persistent_workers:
             self._end_workers()
         before = set(multiprocessing.active_children())
-        self._iterator = iter(self._loader)
+        with _watched_children():
+            iterator: Iterator[Batch | Failure] = iter(self._loader)
+        self._iterator = iterator
         self._processes += [child for child in multiprocessing.active_children() if child not in before]
-        return self._iterator
+        return iterator
 
-    def _end_workers(self) -> None:
-        # PyTorch would end them with the last reference, which a traceback may hold for long.
-        shut_down = getattr(self._iterator, "_shutdown_workers", None)
-        self._iterator = None
-        if shut_down is not None:
-            timer = threading.Timer(_CLOSE_GRACE_S, _kill, [self._processes])
-            timer.daemon = True
-            timer.start()
-            with suppress(RuntimeError):  # from PyTorch's handler, where one is killed
-                shut_down()
-            timer.cancel()
-        _kill(self._processes)
+    def _check_workers(self, rank: int, error: Exception | None) -> None:
         for process in self._processes:
-            process.join()
-        self._processes = []
-
-    def _explain(self, error: RuntimeError, rank: int) -> None:
-        """Turns PyTorch's error about a dead worker into one that says what to do."""
-        for process in self._processes:
-            if process.exitcode is not None:
+            if process.exitcode:  # a worker that came to the end of its stream ends with 0
                 raise TrainingError(
                     f"a loader worker of rank {rank} (pid {process.pid}) ended with exit code "
                     f"{process.exitcode}; -9 often means that memory ran out: use fewer workers"
                 ) from error
+
+    def _end_workers(self) -> None:
+        # PyTorch would end them with the last reference, which a traceback may hold for long. It
+        # does so in a thread: a worker that was killed may have left a lock taken that it waits for.
+        shut_down = getattr(self._iterator, "_shutdown_workers", None)
+        self._iterator = None
+        thread = threading.Thread(target=shut_down or _nothing, daemon=True)
+        thread.start()
+        thread.join(_CLOSE_GRACE_S)
+        for process in self._processes:
+            process.kill()
+            process.join()
+        self._processes = []
+
+
+_pytorchs_handler: Any = None
+
+
+@contextmanager
+def _watched_children() -> Iterator[None]:
+    """Confines PyTorch's handler of SIGCHLD, which it sets when it first starts workers, to the body.
+
+    It raises an exception wherever the main thread is when a worker dies. That is of use while the
+    rank waits for a batch, and none between two collectives or in the middle of a checkpoint.
+    """
+    global _pytorchs_handler
+    before = signal.getsignal(signal.SIGCHLD)
+    if threading.current_thread() is not threading.main_thread() or before is None:
+        yield
+        return
+    if _pytorchs_handler is not None:
+        signal.signal(signal.SIGCHLD, _pytorchs_handler)
+    try:
+        yield
+    finally:
+        now = signal.getsignal(signal.SIGCHLD)
+        if now is not before:
+            _pytorchs_handler = now
+            signal.signal(signal.SIGCHLD, before)
+
+
+def _nothing() -> None: ...
 
 
 def _unchanged(item: Any) -> Any:
@@ -164,8 +195,3 @@ def _ignore_signals(worker: int) -> None:  # noqa: ARG001 - PyTorch passes the w
 def _close(reference: weakref.ref[Prefetcher]) -> None:
     if prefetcher := reference():
         prefetcher.close()
-
-
-def _kill(processes: list[BaseProcess]) -> None:
-    for process in processes:
-        process.kill()

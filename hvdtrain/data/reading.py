@@ -157,7 +157,8 @@ class OwnRandom:
             _set_states(self._own)
             return
         random.seed(self._seed)
-        np.random.seed([self._seed & 0xFFFFFFFF, self._seed >> 32])
+        # High word first: low word first is what random.seed does, and both would draw the same numbers.
+        np.random.seed([self._seed >> 32, self._seed & 0xFFFFFFFF])
         torch.default_generator.manual_seed(self._seed)
 
     def __exit__(

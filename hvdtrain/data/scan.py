@@ -16,7 +16,7 @@ from pathlib import Path
 from hvdtrain.config import FolderData
 from hvdtrain.errors import InputError
 
-SUFFIXES = frozenset({"jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "gif", "ppm"})
+_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm"})
 _WHERE = "data.path"
 
 
@@ -129,7 +129,7 @@ def _scan_part(folder: Path, ignored: _Ignored) -> dict[str, list[str]]:
         raise InputError(
             f"{folder} has class folders without an image: {_named(empty)}",
             where=_WHERE,
-            legal="files that end in " + ", ".join(sorted(SUFFIXES)),
+            legal="files that end in " + ", ".join(sorted(_SUFFIXES)),
         )
     return found
 
@@ -147,7 +147,7 @@ def _walk(folder: Path, name: str, ignored: _Ignored) -> Iterator[str]:
             path = f"{below}/{entry.name}"
             if entry.is_dir():
                 pending.append((path, parents | {identity}))
-            elif entry.name.rpartition(".")[2].lower() in SUFFIXES:
+            elif os.path.splitext(entry.name)[1].lower() in _SUFFIXES:
                 yield path
             else:
                 ignored.add(entry.path)

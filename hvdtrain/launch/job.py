@@ -52,5 +52,12 @@ def launch_job(
     Raises:
         InputError: No launcher can start the plan.
     """
-    cmd = choose_launcher(plan, launcher).command(plan)
-    return supervise(cmd, size=plan.size, on_line=on_line, on_event=on_event, base_env=plan.environ)
+    chosen = choose_launcher(plan, launcher)
+    return supervise(
+        chosen.command(plan),
+        size=plan.size,
+        on_line=on_line,
+        on_event=on_event,
+        base_env=plan.environ,
+        end_signal=chosen.end_signal,
+    )

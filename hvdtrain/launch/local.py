@@ -30,6 +30,7 @@ class Local:
     """Starts the ranks of this host without MPI."""
 
     name: str = "local"
+    end_signal: signal.Signals = signal.SIGTERM
 
     def refusal(self, plan: LaunchPlan) -> str:
         """Why this launcher cannot start the plan; empty if it can."""
@@ -105,12 +106,13 @@ class Ranks:
                     self.signal(signal.SIGTERM)
             if time.monotonic() > self.end_at:
                 self.end()
+                self.end_at = time.monotonic() + _FAIL_GRACE_S
         return first
 
     def end(self) -> None:
-        """Kills what still runs."""
+        """Kills what still runs; the agents, asked again, kill all that their programs started."""
         for process in self.running():
-            end_group(process.pid, grace_s=0.0)
+            end_group(process.pid, grace_s=1.0)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from hvdtrain.launch.plan import (
     rank_environment,
     thread_note,
 )
+from hvdtrain.launch.signals import SOFT_END
 from hvdtrain.process import Command, command, run
 from hvdtrain.topology.hostfile import render_host_list
 
@@ -43,6 +45,7 @@ class OpenMpi:
     """Starts ranks with Open MPI's mpirun."""
 
     name: str = "mpirun"
+    end_signal: signal.Signals = SOFT_END
 
     def refusal(self, plan: LaunchPlan) -> str:
         """Why this launcher cannot start the plan; empty if it can."""

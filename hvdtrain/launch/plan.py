@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Protocol
 
 from hvdtrain.process import Command
 from hvdtrain.topology.hosts import Placement
+from hvdtrain.topology.launchers import RANKS_PER_HOST
+from hvdtrain.topology.nodelist import fold_counts
 
 # What a rank on another host is given by name; everything else stays on this host.
 _FORWARDED = re.compile(
@@ -87,6 +90,10 @@ class Launcher(Protocol):
     def name(self) -> str:
         """The word for ``--launcher``."""
 
+    @property
+    def end_signal(self) -> signal.Signals:
+        """The signal to the command on which it asks the ranks to end and leaves them their time."""
+
     def refusal(self, plan: LaunchPlan) -> str:
         """Why this launcher cannot start the plan; empty if it can."""
 
@@ -119,6 +126,8 @@ def rank_environment(plan: LaunchPlan) -> dict[str, str]:
     """
     chosen = {"OMP_NUM_THREADS": str(num_threads(plan)), "PYTHONUNBUFFERED": "1"}
     kept = {name: value for name, value in chosen.items() if not plan.environ.get(name)}
+    if not plan.is_one_host:
+        kept[RANKS_PER_HOST] = fold_counts([host.slots for host in plan.placement.hosts])
     return {**kept, **plan.env}
 
 

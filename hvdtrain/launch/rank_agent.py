@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 from hvdtrain.errors import ExitCode, HvdtrainError, InputError
 from hvdtrain.launch.frames import EVENT_MARK, encode
-from hvdtrain.launch.signals import ENDING, signals_to
+from hvdtrain.launch.signals import ENDING, SOFT_END, signals_to
 from hvdtrain.process import Command, Process, end_group, spawn
 from hvdtrain.topology.environ import find_world
 
@@ -31,6 +31,11 @@ TAIL_LINES = 200
 _TAIL_WIDTH = 2000
 _MAX_LINE = 1 << 20  # a longer line is handed on in parts: memory stays bounded
 _TERM_GRACE_S = 30.0  # Slurm's KillWait: time to write a checkpoint
+_MPIRUN_GRACE_S = (
+    0.15  # mpirun sends SIGKILL 0.25 s after SIGTERM; the child's own children must be gone by then
+)
+_ORPHAN_CHECK_S = 1.0  # how often to look whether the launcher still lives
+_ORPHAN_GRACE_S = 2.0  # what the child gets to end when it does not
 _LOST_GRACE_S = 5.0  # how long a program whose main thread died of an exception may stay silent
 _DRAIN_S = 0.5  # for what the child's own children still print after its end
 _STARTUP = str(Path(__file__).parent / "startup")
@@ -91,11 +96,17 @@ class Outlet:
 
 
 class Child:
-    """The program while it runs: its pipes, its signals, its end."""
+    """The program while it runs: its pipes, its signals, its end.
 
-    def __init__(self, process: Process, outlet: Outlet) -> None:
-        self._process, self._outlet = process, outlet
-        self._selector = selectors.DefaultSelector()
+    Attributes:
+        was_asked: Whether a signal asked it to end.
+    """
+
+    def __init__(self, process: Process, outlet: Outlet, term_grace_s: float) -> None:
+        self.was_asked = False
+        self._process, self._outlet, self._term_grace_s = process, outlet, term_grace_s
+        self._parent = os.getppid()
+        self._selector = selectors.PollSelector()
         self._rests: dict[str, bytes] = {}
         self._kill_at = float("inf")
         self._last_output = time.monotonic()
@@ -118,10 +129,12 @@ class Child:
         drain_until = float("inf")
         while len(self._selector.get_map()) > 1 and time.monotonic() < drain_until:
             self._read(self._patience_s(drain_until))
-            if self._process.poll() is not None:
-                drain_until = min(drain_until, time.monotonic() + _DRAIN_S)
-            else:
+            if self._process.poll() is None:
                 self._end_if_due()
+                continue
+            drain_until = min(drain_until, time.monotonic() + _DRAIN_S)
+            if self.was_asked:  # there may be no time to wait for what the child started
+                end_group(self._process.pid, grace_s=0.0)
         while self._process.poll() is None:  # it closed its pipes and goes on
             self._read(self._patience_s(drain_until))
             self._end_if_due()
@@ -131,14 +144,14 @@ class Child:
         end_group(self._process.pid, grace_s=0.0)
         return 1 if self._is_lost else self._process.returncode
 
-    def _patience_s(self, drain_until: float) -> float | None:
-        """How long to sleep: until woken, or a moment while a deadline runs."""
+    def _patience_s(self, drain_until: float) -> float:
+        """How long to sleep: a moment while a deadline runs, or else until the next look at the launcher."""
         is_timed = (
             drain_until < float("inf")
             or self._kill_at < float("inf")
             or self._outlet.uncaught_pid == self._process.pid
         )
-        return 0.05 if is_timed else None
+        return 0.05 if is_timed else _ORPHAN_CHECK_S
 
     def _read(self, timeout_s: float | None) -> None:
         for key, _ in self._selector.select(timeout_s):
@@ -158,14 +171,21 @@ class Child:
 
     def _signal(self, number: int) -> None:
         """Hands a signal on to the child; a second request to end kills it."""
+        if number == SOFT_END:
+            number, grace_s = signal.SIGTERM, _TERM_GRACE_S
+        else:
+            grace_s = self._term_grace_s
         if number in ENDING:
-            is_second = self._kill_at < float("inf")
-            self._kill_at = 0.0 if is_second else time.monotonic() + _TERM_GRACE_S
+            self._kill_at = 0.0 if self.was_asked else time.monotonic() + grace_s
+            self.was_asked = True
         if self._process.poll() is None:
             os.kill(self._process.pid, number)
 
     def _end_if_due(self) -> None:
         now = time.monotonic()
+        if os.getppid() != self._parent and self._kill_at == float("inf"):
+            self._signal(SOFT_END)
+            self._kill_at = now + _ORPHAN_GRACE_S
         if now >= self._kill_at:
             end_group(self._process.pid, grace_s=0.0)
         elif self._outlet.uncaught_pid == self._process.pid and now - self._last_output > _LOST_GRACE_S:
@@ -175,12 +195,11 @@ class Child:
 
 def run_rank(program: Sequence[str], log_dir: str | None) -> int:
     """Runs the program as the rank that the environment names; returns the exit code."""
-    rank = find_world(os.environ).rank
-    log = _open_log(log_dir, rank)
-    outlet = Outlet(rank, log)
+    world = find_world(os.environ)
+    outlet = Outlet(world.rank, _open_log(log_dir, world.rank))
     paths = [_STARTUP, *filter(None, [os.environ.get("PYTHONPATH")])]
     cmd = Command(tuple(program), {"PYTHONPATH": os.pathsep.join(paths)})
-    pid = None
+    pid, was_asked = None, False
     try:
         process = spawn(cmd, death_signal=signal.SIGKILL)
     except OSError as error:
@@ -188,13 +207,15 @@ def run_rank(program: Sequence[str], log_dir: str | None) -> int:
         code = 127 if isinstance(error, FileNotFoundError) else 126
     else:
         pid = process.pid
+        child = Child(process, outlet, _MPIRUN_GRACE_S if world.launcher == "openmpi" else _TERM_GRACE_S)
         try:
-            code = Child(process, outlet).watch()
+            code = child.watch()
+            was_asked = child.was_asked
         except BaseException:
             end_group(pid, grace_s=0.0)
             raise
     failed_at = outlet.uncaught_at if outlet.uncaught_pid == pid is not None else time.time()
-    end = {"code": code, "pid": pid, "host": os.uname().nodename, "time": failed_at}
+    end = {"code": code, "pid": pid, "host": os.uname().nodename, "time": failed_at, "asked": was_asked}
     outlet.send({"end": end if code == 0 else {**end, "tail": list(outlet.tail)}})
     return 128 - code if code < 0 else code
 

@@ -11,12 +11,17 @@ from types import FrameType
 # Requests to end, and the two that sites use to announce the end of a job's time.
 HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
+# What asks a process to end.
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
+
+# What asks a rank agent to end its program softly where the launcher would answer SIGTERM otherwise: Open
+# MPI's mpirun kills the ranks within 250 ms of one, but hands this signal on. By default it is ignored.
+SOFT_END = signal.SIGURG
 
 
 @contextmanager
 def signals_to(handle: Callable[[int], None]) -> Iterator[int]:
-    """Within it, each signal of ``HANDED_ON`` calls ``handle(number)``; main thread only.
+    """Within it, each signal of ``HANDED_ON`` and ``SOFT_END`` calls ``handle(number)``; main thread only.
 
     Yields:
         A pipe that becomes readable on these signals and on a child's end: something for a select to wait on.
@@ -28,7 +33,7 @@ def signals_to(handle: Callable[[int], None]) -> Iterator[int]:
 
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     old_fd = signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    old = {number: signal.signal(number, on_signal) for number in (*HANDED_ON, signal.SIGCHLD)}
+    old = {number: signal.signal(number, on_signal) for number in (*HANDED_ON, SOFT_END, signal.SIGCHLD)}
     try:
         yield wake
     finally:

@@ -7,10 +7,10 @@ knows of each rank how it ended, and so needs not guess from the launcher's exit
 from __future__ import annotations
 
 import os
-import re
 import selectors
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,24 +18,31 @@ from typing import Any, NamedTuple
 
 from hvdtrain.errors import ExitCode
 from hvdtrain.launch.frames import FrameReader, Message
+from hvdtrain.launch.paragraphs import worth_telling
 from hvdtrain.launch.signals import ENDING, signals_to
 from hvdtrain.process import Command, Process, end_group, spawn
 
-_FAIL_GRACE_S = 6.0  # what the launcher gets to end the other ranks after one failed
+_FAIL_GRACE_S = 4.0  # what the launcher gets to end the other ranks after one failed
+_KILL_GRACE_S = 2.0  # what it gets to clean up when its time is over
 _DONE_GRACE_S = 30.0  # what the launcher gets to end after every rank said it was done
 _TERM_GRACE_S = 30.0  # what a job gets to write a checkpoint after SIGTERM or Ctrl-C
+_ORPHAN_GRACE_S = 5.0  # what the ranks get to end after the launcher did
 _TOGETHER_S = 0.5  # failures that arrive within it are put in order by the hosts' clocks
 _MAX_FOREIGN = 500
+_SIGNALLED = 128  # what is added to a signal's number to make an exit code
 
 # Codes of a rank that mean the same for the job; every other one is FAILED.
-_KEPT_CODES = frozenset({ExitCode.USAGE, ExitCode.GATE, ExitCode.STALLED, ExitCode.PREEMPTED})
+_KEPT_CODES = frozenset({ExitCode.USAGE, ExitCode.STALLED, ExitCode.PREEMPTED})
 
-# A launcher's paragraph about a failure that the ranks' agents tell better.
-_KNOWN_BETTER = re.compile(
-    r"primary job\s+terminated normally|non-zero (exit code|status)|exited on signal|abnormal termination of",
-    re.IGNORECASE,
-)
-_RULE = re.compile(r"-{20,}")
+_HINTS = {
+    -signal.SIGKILL: "probably out of memory",
+    -signal.SIGSEGV: "a crash in native code",
+    int(ExitCode.STALLED): "stalled",
+    int(ExitCode.PREEMPTED): "preempted after a checkpoint",
+    127: "the program was not found",
+}
+# How Python joins the tracebacks of one failure.
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 
 class Line(NamedTuple):
@@ -55,6 +62,7 @@ class RankEnd:
         host: Its host's own name.
         code: Exit code; negative for a signal, as Popen has it.
         time_s: When, by the host's clock, seconds since 1970.
+        was_asked: Whether it was asked to end before: then it is no cause of a failure.
         tail: The last lines of its stderr; empty if it succeeded.
     """
 
@@ -62,6 +70,7 @@ class RankEnd:
     host: str
     code: int
     time_s: float
+    was_asked: bool = False
     tail: tuple[str, ...] = ()
 
 
@@ -95,6 +104,7 @@ def supervise(
     on_line: Callable[[Line], None],
     on_event: Callable[[int, dict[str, Any]], None],
     base_env: Mapping[str, str] | None = None,
+    end_signal: signal.Signals = signal.SIGTERM,
 ) -> JobOutcome:
     """Starts a launcher's command and stays until the job and all its processes on this host ended.
 
@@ -107,18 +117,22 @@ def supervise(
         on_line: Gets each line of a rank.
         on_event: Gets (rank, event) for each event line of a rank.
         base_env: The environment that ``cmd`` adds to; None takes this process's.
+        end_signal: What asks this launcher to end the ranks softly.
 
     Raises:
         FileNotFoundError: The launcher does not exist.
     """
     process = spawn(cmd, base_env=base_env, death_signal=signal.SIGTERM)
-    job = _Job(process, size, on_line, on_event)
+    job = _Job(process, size, on_line, on_event, end_signal)
     try:
         with signals_to(job.interrupt) as wake:
             job.read(wake)
     finally:
-        end_group(process.pid, grace_s=0.0)
+        end_group(process.pid, grace_s=_KILL_GRACE_S)
         process.wait()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
     return job.outcome()
 
 
@@ -129,9 +143,11 @@ def failure_text(outcome: JobOutcome, log_dir: Path | None = None) -> str:
         missing = sorted(set(range(outcome.size)) - outcome.done)
         ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         code = outcome.launcher_code
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        if outcome.exit_code == ExitCode.PREEMPTED:
+            return "the job was preempted after a checkpoint; run it again to go on"
         if outcome.interrupted:
-            how = f"was ended by {signal.Signals(outcome.interrupted).name}"
+            return f"the job was ended by {signal.Signals(outcome.interrupted).name}"
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         silent = f" before rank {ranks} said it was done" if missing else ""
         return "\n".join([f"the launcher {how}{silent}", *outcome.launcher_lines])
     lines = [f"rank {first.rank} on host {first.host} failed: {_how(first.code)}", *_last_words(first.tail)]
@@ -153,16 +169,17 @@ class _Job:
     size: int
     on_line: Callable[[Line], None]
     on_event: Callable[[int, dict[str, Any]], None]
+    end_signal: signal.Signals
     ends: dict[int, RankEnd] = field(default_factory=dict)
     failures: list[tuple[float, RankEnd]] = field(default_factory=list)
-    foreign: list[str] = field(default_factory=list)
+    foreign: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_FOREIGN))
     interrupted: int = 0
     kill_at: float = float("inf")
 
     def read(self, wake: int) -> None:
         """Reads both pipes until the launcher closed them or its time is over."""
         readers = {}
-        selector = selectors.DefaultSelector()
+        selector = selectors.PollSelector()  # holds no descriptor of its own
         selector.register(wake, selectors.EVENT_READ)
         for pipe in (self.process.stdout, self.process.stderr):
             assert pipe is not None
@@ -179,17 +196,17 @@ class _Job:
                     selector.unregister(key.fd)
                     del readers[key.fd]
             if self.process.poll() is not None:
-                # Whatever else holds the pipes now is no part of the job's success.
-                self.kill_at = min(self.kill_at, time.monotonic() + 1.0)
+                # Agents that lost their launcher hold the pipes: they notice, and end their programs.
+                self.kill_at = min(self.kill_at, time.monotonic() + _ORPHAN_GRACE_S)
             if time.monotonic() > self.kill_at:
-                end_group(self.process.pid, grace_s=0.0)
+                end_group(self.process.pid, grace_s=_KILL_GRACE_S)
                 if self.process.poll() is not None:
                     return
 
     def take(self, item: Message | str) -> None:
         """Takes one message of an agent, or one line of anybody else."""
         if isinstance(item, str):
-            self.foreign = [*self.foreign[-_MAX_FOREIGN:], item]
+            self.foreign.append(item)
             return
         content = item.content
         if "event" in content:
@@ -201,9 +218,9 @@ class _Job:
                 self.on_line(Line(item.rank, stream, text))
 
     def _end(self, rank: int, end: Mapping[str, Any]) -> None:
-        told = RankEnd(rank, end["host"], end["code"], end["time"], tuple(end.get("tail", ())))
+        told = RankEnd(rank, end["host"], end["code"], end["time"], end["asked"], tuple(end.get("tail", ())))
         self.ends[rank] = told
-        if told.code:
+        if told.code and not told.was_asked:
             self.failures.append((time.monotonic(), told))
             self.kill_at = min(self.kill_at, time.monotonic() + _FAIL_GRACE_S)
         elif len(self.ends) == self.size:
@@ -217,7 +234,9 @@ class _Job:
                 return
             self.interrupted = number
             self.kill_at = min(self.kill_at, time.monotonic() + _TERM_GRACE_S)
-            number = signal.SIGTERM  # to the launcher Ctrl-C and SIGTERM are the same wish
+            number = self.end_signal
+            # Not print: a signal may come while this very buffer is written.
+            os.write(2, b"hvdtrain: asking the ranks to end; the same signal again kills them\n")
         if self.process.poll() is None:
             os.kill(self.process.pid, number)
 
@@ -225,61 +244,50 @@ class _Job:
         """Puts together what became of the job; every process of it has ended."""
         code = self.process.returncode
         done = frozenset(rank for rank, end in self.ends.items() if end.code == 0)
-        said = _worth_telling(self.foreign)
-        # Ranks that the launcher ended for a reason of its own did not fail.
-        is_theirs = code in (-signal.SIGTERM, 128 + signal.SIGTERM) or self.interrupted
-        own = [told for told in self.failures if told[1].code != -signal.SIGTERM or is_theirs]
-        first = _first(own)
+        first = _first(self.failures)
+        said = worth_telling(self.foreign)
         exit_code = self._exit_code(first, len(done) == self.size)
         return JobOutcome(exit_code, self.size, first, done, code, said, self.interrupted)
 
     def _exit_code(self, first: RankEnd | None, all_done: bool) -> int:
         if all_done:
             return ExitCode.DONE
-        codes = {end.code for _, end in self.failures}
-        if ExitCode.PREEMPTED in codes and codes <= {ExitCode.PREEMPTED, -signal.SIGTERM, -signal.SIGKILL}:
-            return ExitCode.PREEMPTED  # the launcher ended those that were a moment later
+        if first is not None:
+            return _job_code(first.code)
+        if any(end.code == ExitCode.PREEMPTED for end in self.ends.values()):
+            return ExitCode.PREEMPTED
         if self.interrupted:
-            return 128 + self.interrupted
-        if first is None:
-            return 128 - self.process.returncode if self.process.returncode < 0 else ExitCode.FAILED
-        if first.code < 0:
-            return 128 - first.code
-        return first.code if first.code in _KEPT_CODES else ExitCode.FAILED
+            return _SIGNALLED + self.interrupted
+        code = self.process.returncode
+        return code if _SIGNALLED < code <= _SIGNALLED + signal.SIGRTMAX else _job_code(min(code, 0))
+
+
+def _job_code(code: int) -> int:
+    """The job's exit code for a rank's that was no success."""
+    if code < 0:
+        return _SIGNALLED - code
+    return code if code in _KEPT_CODES else ExitCode.FAILED
 
 
 def _first(failures: list[tuple[float, RankEnd]]) -> RankEnd | None:
-    """The first failure by arrival; the hosts' clocks put those in order that arrived together.
-
-    A rank that the launcher ended comes after the one that it was ended for.
-    """
+    """The first failure by arrival; the hosts' clocks put those in order that arrived together."""
     if not failures:
         return None
     together = [end for arrived_s, end in failures if arrived_s - failures[0][0] <= _TOGETHER_S]
-    return min(together, key=lambda end: (end.code == -signal.SIGTERM, end.time_s))
-
-
-def _worth_telling(lines: list[str]) -> tuple[str, ...]:
-    """The launcher's paragraphs, which rules divide, without those that are known better."""
-    paragraphs: list[list[str]] = [[]]
-    for line in lines:
-        if _RULE.fullmatch(line.strip()):
-            paragraphs.append([])
-        elif line.strip():
-            paragraphs[-1].append(line)
-    kept = (part for part in paragraphs if not _KNOWN_BETTER.search(" ".join(part)))
-    return tuple(line for part in kept for line in part)
+    return min(together, key=lambda end: end.time_s)
 
 
 def _how(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    name = {signal.SIGKILL: "probably out of memory", signal.SIGSEGV: "a crash in native code"}
-    hint = name.get(signal.Signals(-code))
-    return f"killed by signal {-code}" + (f" ({hint})" if hint else "")
+    hint = f" ({_HINTS[code]})" if code in _HINTS else ""
+    return f"exit code {code}{hint}" if code >= 0 else f"killed by signal {-code}{hint}"
 
 
 def _last_words(tail: tuple[str, ...]) -> tuple[str, ...]:
-    """The last traceback in a rank's stderr with what follows it, or its last lines."""
+    """The last traceback in a rank's stderr, with those that led to it, or else the last lines."""
     starts = [i for i, line in enumerate(tail) if line.startswith("Traceback (most recent call last):")]
-    return tail[starts[-1] :] if starts else tail[-20:]
+    if not starts:
+        return tail[-20:]
+    start = starts.pop()
+    while starts and any(line.startswith(_CHAINED) for line in tail[starts[-1] : start]):
+        start = starts.pop()
+    return tail[start:]

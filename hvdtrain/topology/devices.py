@@ -80,14 +80,16 @@ def check_seats(seats: Sequence[Seat]) -> None:
     Raises:
         InputError: Two ranks share a device; names both and the usual causes.
     """
-    taken: dict[tuple[str, str], Seat] = {}
+    taken: dict[str, Seat] = {}
     for seat in seats:
         if not seat.device:
             continue
-        other = taken.setdefault((seat.host, seat.device), seat)
+        # By UUID alone, which is unique in the world: one machine may go by two names.
+        other = taken.setdefault(seat.device, seat)
         if other is not seat:
+            hosts = " and ".join(dict.fromkeys((other.host, seat.host)))
             raise InputError(
-                f"ranks {other.rank} and {seat.rank} share GPU {seat.device} on host {seat.host}",
+                f"ranks {other.rank} and {seat.rank} share GPU {seat.device} on host {hosts}",
                 do="start one rank per GPU; if each of them takes itself for local rank 0 of 1, two MPI "
                 "installations are mixed, or one host is listed under two names",
             )

@@ -1,20 +1,14 @@
-"""Who am I: launchers' variables as tables, read into a ``World``.
-
-Each launcher is one row that names its variables. The innermost launcher is the one that
-knows: ``mpirun`` inside a Slurm job hands every rank the batch step's ``SLURM_PROCID=0``, so
-the rows are asked in an order in which an outer launcher comes after the ones it may hold.
-
-Sources: Open MPI's mpirun(1), MPICH's Hydra and Intel MPI (PMI-1), PMIx 4, torchrun's
-"Environment Variables", Horovod 0.28.1 ``runner/gloo_run.py``, Slurm's srun(1) and sbatch(1).
-"""
+"""Who am I: what the launchers' variables (see ``launchers``) say, read into a ``World``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from hvdtrain.errors import InputError
 from hvdtrain.topology.devices import device_index as device_index
+from hvdtrain.topology.launchers import RANKS_PER_HOST, ROWS, SLURM, STEPS_WITHOUT_TASKS, Row
 
 Environment = Mapping[str, str]
 
@@ -28,9 +22,9 @@ class World:
         size: Number of processes.
         local_rank: Index among the processes of this host.
         local_size: Number of processes on this host.
-        cross_rank: Index of this host. None where the launcher does not tell it and the hosts
-            hold different numbers of ranks, so that it does not follow from the other values.
-        cross_size: Number of hosts; None in the same case.
+        cross_rank: Index of this host, as the launcher counts; None where it does not tell (a foreign
+            mpirun on several hosts).
+        cross_size: Number of hosts, as the launcher counts; None in the same case.
         launcher: ``single``, ``openmpi``, ``horovodrun``, ``torchrun``, ``local``, ``mvapich``,
             ``pmi``, ``pmix`` or ``slurm``.
         notice: What the user should be told about how this was found; empty if nothing.
@@ -46,85 +40,6 @@ class World:
     notice: str = ""
 
 
-@dataclass(frozen=True)
-class _Row:
-    """One launcher: the variables that show it, and the names of each value, best first."""
-
-    launcher: str
-    marks: tuple[str, ...]
-    rank: tuple[str, ...]
-    size: tuple[str, ...]
-    local_rank: tuple[str, ...]
-    local_size: tuple[str, ...]
-    cross_rank: tuple[str, ...] = ()
-    cross_size: tuple[str, ...] = ()
-
-
-_TORCH_NAMES = (
-    ("RANK",),
-    ("WORLD_SIZE",),
-    ("LOCAL_RANK",),
-    ("LOCAL_WORLD_SIZE",),
-    ("GROUP_RANK",),
-    ("GROUP_WORLD_SIZE",),
-)
-
-_ROWS = (
-    # torchrun starts plain processes, so it may stand inside mpirun (one torchrun a host), never around it.
-    _Row("torchrun", ("TORCHELASTIC_RUN_ID",), *_TORCH_NAMES),
-    _Row(
-        "openmpi",
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        ("OMPI_COMM_WORLD_RANK",),
-        ("OMPI_COMM_WORLD_SIZE",),
-        ("OMPI_COMM_WORLD_LOCAL_RANK",),
-        ("OMPI_COMM_WORLD_LOCAL_SIZE",),
-    ),
-    _Row(
-        "horovodrun",
-        ("HOROVOD_RANK", "HOROVOD_SIZE"),
-        ("HOROVOD_RANK",),
-        ("HOROVOD_SIZE",),
-        ("HOROVOD_LOCAL_RANK",),
-        ("HOROVOD_LOCAL_SIZE",),
-    ),
-    _Row("local", ("HVDTRAIN_LOCAL_LAUNCH",), *_TORCH_NAMES),
-    _Row(
-        "mvapich",
-        ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-        ("MV2_COMM_WORLD_RANK",),
-        ("MV2_COMM_WORLD_SIZE",),
-        ("MV2_COMM_WORLD_LOCAL_RANK",),
-        ("MV2_COMM_WORLD_LOCAL_SIZE",),
-    ),
-    _Row(
-        "pmi",
-        ("PMI_RANK", "PMI_SIZE"),
-        ("PMI_RANK",),
-        ("PMI_SIZE",),
-        ("MPI_LOCALRANKID",),
-        ("MPI_LOCALNRANKS",),
-    ),
-    _Row("pmix", ("PMIX_RANK",), ("PMIX_RANK",), (), (), ()),
-)
-
-_SLURM = _Row(
-    "slurm",
-    ("SLURM_STEP_ID",),
-    ("SLURM_PROCID",),
-    ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
-    ("SLURM_LOCALID",),
-    (),
-    ("SLURM_NODEID",),
-    ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-)
-
-# Steps that hold a script or a shell, not tasks (slurm/slurm.h: SLURM_BATCH_SCRIPT and its neighbours).
-_STEPS_WITHOUT_TASKS = frozenset(
-    {"batch", "extern", "interactive", "4294967290", "4294967291", "4294967292", "4294967293"}
-)
-
-
 def find_world(env: Environment) -> World:
     """Tells this process's rank from what its launcher left in the environment.
 
@@ -137,7 +52,7 @@ def find_world(env: Environment) -> World:
     Raises:
         InputError: The variables contradict themselves, are incomplete or are no numbers.
     """
-    for row in _ROWS:
+    for row in ROWS:
         if any(_value(env, name) is not None for name in row.marks):
             return _read(row, env)
     if not _value(env, "SLURM_JOB_ID") and not _value(env, "SLURM_STEP_ID"):
@@ -177,79 +92,87 @@ def check_engine_size(world: World, engine_size: int) -> None:
     )
 
 
-def _read(row: _Row, env: Environment) -> World:
-    step = _read_slurm(env) if _in_slurm_step(env) else None
+def _read(row: Row, env: Environment) -> World:
     rank = _number(env, row.rank, row.launcher)
-    if not row.size:  # PMIx alone tells no size: only the step around it does
-        if step is None or step.rank != rank:
-            raise InputError(
-                f"PMIX_RANK={rank} is set, but nothing tells the number of ranks",
-                do="start with mpirun, srun or hvdtrain run",
-            )
-        return _world(row, env, (rank, step.size, step.local_rank, step.local_size), step)
-    size = _number(env, row.size, row.launcher)
+    size = _number(env, row.size, row.launcher) if row.size else None
     if size == 1 and not _any(env, row.local_rank + row.local_size):
-        local_rank, local_size = 0, 1
-    elif row.launcher == "pmi" and not _any(env, row.local_rank + row.local_size):
-        if step is None or (step.rank, step.size) != (rank, size):
-            raise _incomplete(row.launcher, row.local_rank + row.local_size, env, row)
-        local_rank, local_size = step.local_rank, step.local_size
+        world = World(rank, launcher=row.launcher)
+    elif row.launcher in ("pmi", "pmix") and not _any(env, row.local_rank + row.local_size):
+        world = _in_step_of_pmi(row, env, rank, size)
     else:
+        assert size is not None, "only PMIx tells no size"
         local_rank = _number(env, row.local_rank, row.launcher)
         local_size = _number(env, row.local_size, row.launcher)
-        step = None
-    return _world(row, env, (rank, size, local_rank, local_size), step)
-
-
-def _world(row: _Row, env: Environment, places: tuple[int, int, int, int], step: World | None) -> World:
-    rank, size, local_rank, local_size = places
-    cross_rank: int | None
-    cross_size: int | None
-    if step is not None:
-        cross_rank, cross_size = step.cross_rank, step.cross_size
-    elif row.cross_rank and _any(env, row.cross_rank):
-        cross_rank = _number(env, row.cross_rank, row.launcher)
-        cross_size = (
-            _number(env, row.cross_size, row.launcher)
-            if _any(env, row.cross_size)
-            else _hosts(size, local_size)
-        )
-    else:
-        cross_size = _hosts(size, local_size)
-        cross_rank = rank // local_size if cross_size is not None else None
-    world = World(rank, size, local_rank, local_size, cross_rank, cross_size, row.launcher)
+        cross = _told_host(row, env) or _host_in_layout(env, rank - local_rank, size, local_size)
+        world = World(rank, size, local_rank, local_size, *cross, launcher=row.launcher)
     _check(world, row, env)
     return world
 
 
-def _hosts(size: int, local_size: int) -> int | None:
-    """The number of hosts if all hold ``local_size`` ranks."""
-    return size // local_size if local_size > 0 and size % local_size == 0 else None
+def _in_step_of_pmi(row: Row, env: Environment, rank: int, size: int | None) -> World:
+    """Under ``srun --mpi=pmix`` or ``pmi2`` PMI tells rank and perhaps size; the step tells the place."""
+    step = _read_slurm(env) if _in_slurm_step(env) else None
+    if step is None or step.rank != rank or size not in (None, step.size):
+        missing = row.local_rank + row.local_size or ("the number of ranks",)
+        raise _incomplete(row.launcher, missing, env, row)
+    return replace(step, launcher=row.launcher)
+
+
+def _told_host(row: Row, env: Environment) -> tuple[int, int] | None:
+    """Index and number of the hosts, where the launcher tells them."""
+    if not row.cross_rank or not _any(env, row.cross_rank + row.cross_size):
+        return None
+    return _number(env, row.cross_rank, row.launcher), _number(env, row.cross_size, row.launcher)
+
+
+def _host_in_layout(
+    env: Environment, first: int, size: int, local_size: int
+) -> tuple[int | None, int | None]:
+    """Index and number of the hosts from the layout that hvdtrain's own launch tells.
+
+    Args:
+        env: ``RANKS_PER_HOST`` may stand in it.
+        first: The lowest rank on this host.
+        size: Number of ranks.
+        local_size: Number of ranks on this host.
+    """
+    if size == local_size:
+        return 0, 1
+    text = _value(env, RANKS_PER_HOST)
+    counts = _expand_counts(text, RANKS_PER_HOST) if text else ()
+    firsts = list(accumulate(counts, initial=0))
+    if firsts[-1] != size or first not in firsts or counts[firsts.index(first)] != local_size:
+        return None, None  # of another launch, or of a mapping that is not by slot
+    return firsts.index(first), len(counts)
+
+
+def _expand_counts(text: str, where: str) -> list[int]:
+    from hvdtrain.topology.nodelist import expand_counts  # few launches need it; every rank pays for imports
+
+    return expand_counts(text, where)
 
 
 def _in_slurm_step(env: Environment) -> bool:
     step = _value(env, "SLURM_STEP_ID")
-    return step is not None and step not in _STEPS_WITHOUT_TASKS and _value(env, "SLURM_PROCID") is not None
+    return step is not None and step not in STEPS_WITHOUT_TASKS and _value(env, "SLURM_PROCID") is not None
 
 
 def _read_slurm(env: Environment) -> World:
-    rank = _number(env, _SLURM.rank, "slurm")
-    size = _number(env, _SLURM.size, "slurm")
-    local_rank = _number(env, _SLURM.local_rank, "slurm")
-    node = _number(env, _SLURM.cross_rank, "slurm")
-    nodes = _number(env, _SLURM.cross_size, "slurm")
+    rank = _number(env, SLURM.rank, "slurm")
+    size = _number(env, SLURM.size, "slurm")
+    local_rank = _number(env, SLURM.local_rank, "slurm")
+    node = _number(env, SLURM.cross_rank, "slurm")
+    nodes = _number(env, SLURM.cross_size, "slurm")
     local_size = _slurm_local_size(env, node, size)
     world = World(rank, size, local_rank, local_size, node, nodes, "slurm")
-    _check(world, _SLURM, env)
+    _check(world, SLURM, env)
     return world
 
 
 def _slurm_local_size(env: Environment, node: int, size: int) -> int:
     """Tasks on this node: from the layout, or, in a heterogeneous job, from the node's task ids."""
-    from hvdtrain.topology.nodelist import expand_counts
-
     name = _first(env, ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
-    counts = expand_counts(env[name]) if name else ()
+    counts = _expand_counts(env[name], name) if name else ()
     if node < len(counts) and sum(counts) == size:
         return counts[node]
     # The layout of a heterogeneous job speaks of one component, its ranks of all of them.
@@ -257,12 +180,12 @@ def _slurm_local_size(env: Environment, node: int, size: int) -> int:
     if gtids and (_value(env, "SLURM_HET_SIZE") or not counts):
         return len(gtids.split(","))
     layout = f"{name}={env[name]}" if name else "no SLURM_TASKS_PER_NODE"
-    shown = _shown(env, (*_SLURM.size, "SLURM_NODEID"))
+    shown = _shown(env, (*SLURM.size, "SLURM_NODEID"))
     raise InputError(f"Slurm's variables contradict themselves: {layout} with {shown}")
 
 
 def _batch_notice(env: Environment) -> str:
-    tasks = _first(env, _SLURM.size)
+    tasks = _first(env, SLURM.size)
     layout, per_node = _value(env, "SLURM_TASKS_PER_NODE"), _value(env, "SLURM_NTASKS_PER_NODE")
     text = (
         f"inside Slurm job {env.get('SLURM_JOB_ID', '?')} but outside a step: this is one process, "
@@ -275,7 +198,7 @@ def _batch_notice(env: Environment) -> str:
     return text
 
 
-def _check(world: World, row: _Row, env: Environment) -> None:
+def _check(world: World, row: Row, env: Environment) -> None:
     """Refuses layouts that cannot be."""
     wrong = [
         (world.rank >= world.size, row.rank + row.size),
@@ -299,7 +222,7 @@ def _number(env: Environment, names: Sequence[str], launcher: str) -> int:
     """The first of ``names`` that is set, as a number from 0 up."""
     name = _first(env, names)
     if name is None:
-        row = next((row for row in (*_ROWS, _SLURM) if row.launcher == launcher), _SLURM)
+        row = next((row for row in (*ROWS, SLURM) if row.launcher == launcher), SLURM)
         raise _incomplete(launcher, names, env, row)
     text = env[name].strip()
     if not (text.isascii() and text.isdigit()):
@@ -307,7 +230,7 @@ def _number(env: Environment, names: Sequence[str], launcher: str) -> int:
     return int(text)
 
 
-def _incomplete(launcher: str, names: Sequence[str], env: Environment, row: _Row) -> InputError:
+def _incomplete(launcher: str, names: Sequence[str], env: Environment, row: Row) -> InputError:
     return InputError(
         f"{launcher} left {_shown(env, row.marks + row.rank + row.size)} but not {' or '.join(names)}",
         do="start with mpirun, srun or hvdtrain run, or unset the variables of a launcher that is not there",

@@ -7,6 +7,7 @@ empty still takes part in the reduction, with weight zero.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -112,8 +113,16 @@ class Trainer:
         parts = self._parts
         self._epoch_sums = Tally(parts.backend.device)
         parts.replica.model.train()
+        self.run_steps(parts.train.batches(epoch), epoch)
+        self._epoch_sums.merge(self._window)
+        self._window = Tally(parts.backend.device)
+        return self._epoch_sums.reduced(parts.backend, "epoch")
+
+    def run_steps(self, batches: Iterable[Batch], epoch: int) -> None:
+        """Takes a step for each batch, up to the last step of the run; collective."""
+        parts = self._parts
         began_s = time.monotonic()
-        for batch in parts.train.batches(epoch):
+        for batch in batches:
             self._take_step(batch)
             elapsed_s = self._seconds + time.monotonic() - began_s
             if self._step % parts.metrics_every_steps == 0 or self._step == parts.length.steps:
@@ -123,9 +132,6 @@ class Trainer:
             if self._step == parts.length.steps:
                 break
         self._seconds += time.monotonic() - began_s
-        self._epoch_sums.merge(self._window)
-        self._window = Tally(parts.backend.device)
-        return self._epoch_sums.reduced(parts.backend, "epoch")
 
     def _take_step(self, batch: Batch) -> None:
         """One optimizer step whose gradient is the mean over the whole global batch."""

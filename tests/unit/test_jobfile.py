@@ -51,7 +51,9 @@ def test_a_resolved_job_reads_back_as_itself(written):
 
 def test_overrides_take_yaml_values_and_the_last_one_wins(written):
     path = written(MINIMAL)
-    job = load_job(path, ["optimizer.lr=1e-1", "optimizer.lr=0.5", "tuning.autotune=true", "model.args.width=8"])
+    job = load_job(
+        path, ["optimizer.lr=1e-1", "optimizer.lr=0.5", "tuning.autotune=true", "model.args.width=8"]
+    )
     assert job.optimizer.lr == 0.5
     assert job.tuning.autotune is True
     assert job.model.args == {"width": 8}
@@ -77,7 +79,10 @@ def test_two_overrides_of_a_pair_are_refused(written):
         ("model:\n\tx: 1\n", [":2: not YAML"]),
         ("!!python/object/apply:os.system ['true']\n", ["not YAML"]),
         (MINIMAL + "modle: x\n", [":5: unknown key 'modle'", "did you mean 'model'?"]),
-        (MINIMAL + "optimizer: {learning_rte: 1}\n", ["unknown key 'optimizer.learning_rte'", "legal: name, lr"]),
+        (
+            MINIMAL + "optimizer: {learning_rte: 1}\n",
+            ["unknown key 'optimizer.learning_rte'", "legal: name, lr"],
+        ),
         ("model: digits_cnn\ndata: {source: digits, wrkers: 1}\nepochs: 1\n", ["did you mean 'workers'?"]),
         (MINIMAL + "epochs: 3\n", [":5: key 'epochs' is given twice", "line 4"]),
         (MINIMAL.replace("epochs: 2", "epochs: yes"), [":4: epochs:", "not true"]),
@@ -88,7 +93,10 @@ def test_two_overrides_of_a_pair_are_refused(written):
         (MINIMAL.replace("64", "0"), [":3: batch.global:", "found 0"]),
         (MINIMAL.replace("{global: 64}", "{global: 64, per_rank: 2}"), [":3: batch:", "found both"]),
         (MINIMAL.replace("{global: 64}", "{}"), [":3: batch:", "found neither"]),
-        (MINIMAL.replace("{global: 64}", "64"), ["batch must be a section, found 64", "legal: global, per_rank"]),
+        (
+            MINIMAL.replace("{global: 64}", "64"),
+            ["batch must be a section, found 64", "legal: global, per_rank"],
+        ),
         (MINIMAL.replace("epochs: 2", "tuning: {}"), ["exactly one of epochs and steps", "found neither"]),
         (MINIMAL + "steps: 3\n", ["found both"]),
         (MINIMAL.replace("data: digits", "data: digitz"), [":2: data:", "'digitz'", "synthetic"]),

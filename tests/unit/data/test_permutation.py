@@ -63,7 +63,7 @@ def test_bijection_for_every_small_size(seed):
 
 
 def test_bijection_for_larger_sizes():
-    sizes = [65536, 65537, 99_856, 99_857] + random.Random(1).sample(range(1000, 120_000), 12)
+    sizes = [65536, 65537, 99_856, 99_857, *random.Random(1).sample(range(1000, 120_000), 12)]
     for size in sizes:
         seen = np.zeros(size, dtype=bool)
         seen[Permutation(size, 3, 1).take(np.arange(size, dtype=np.uint64))] = True
@@ -97,10 +97,14 @@ def test_pairs_of_neighbours_have_every_distance_equally_often():
     size = 300
     counts = Counter()
     for seed in range(60):
-        counts.update((second - first) % size for first, second in pairwise(whole(Permutation(size, seed, 0))))
+        counts.update(
+            (second - first) % size for first, second in pairwise(whole(Permutation(size, seed, 0)))
+        )
     assert counts[0] == 0
     expected = 60 * (size - 1) / (size - 1)
-    assert chi_square([counts[distance] for distance in range(1, size)], expected) < chi_square_limit(size - 2)
+    assert chi_square([counts[distance] for distance in range(1, size)], expected) < chi_square_limit(
+        size - 2
+    )
 
 
 @pytest.mark.parametrize("size", [300, 1024])  # 1024 fills the network's domain: no cycle walking
@@ -139,7 +143,9 @@ def test_position_outside_is_an_index_error(position):
         Permutation(10, 0, 0).at(position)
 
 
-@pytest.mark.parametrize("arguments", [(-1, 0, 0), (MAX_SIZE + 1, 0, 0), (3, -1, 0), (3, 2**64, 0), (3, 0, -1)])
+@pytest.mark.parametrize(
+    "arguments", [(-1, 0, 0), (MAX_SIZE + 1, 0, 0), (3, -1, 0), (3, 2**64, 0), (3, 0, -1)]
+)
 def test_arguments_out_of_range(arguments):
     with pytest.raises(ValueError, match="must be in"):
         Permutation(*arguments)

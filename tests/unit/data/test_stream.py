@@ -8,6 +8,9 @@ from hvdtrain.data.batch import SampleError
 from hvdtrain.data.stream import StreamLoader, StreamPartition
 from hvdtrain.errors import InputError
 
+# PyTorch advises against more workers than cores; these tests are about order, not speed.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
+
 
 class Numbers(IterableDataset):
     def __init__(self, count, fail_at=None):
@@ -117,14 +120,20 @@ def test_set_epoch_is_called():
             self.count = epoch
 
     with StreamLoader(ByEpoch(0), StreamPartition(1, 8), 0) as loader:
-        assert [[listed(batch) for batch in loader.batches(epoch)] for epoch in (2, 0, 1)] == [[[0, 1]], [], [[0]]]
+        assert [[listed(batch) for batch in loader.batches(epoch)] for epoch in (2, 0, 1)] == [
+            [[0, 1]],
+            [],
+            [[0]],
+        ]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_that_fails(workers):
-    with StreamLoader(Numbers(9, fail_at=5), StreamPartition(1, 2), 0, workers=workers) as loader:
-        with pytest.raises(SampleError, match=r"stream failed after \d items on rank 0.*OSError: disk gone"):
-            list(loader.batches(0))
+    with (
+        StreamLoader(Numbers(9, fail_at=5), StreamPartition(1, 2), 0, workers=workers) as loader,
+        pytest.raises(SampleError, match=r"stream failed after \d items on rank 0.*OSError: disk gone"),
+    ):
+        list(loader.batches(0))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +142,10 @@ def test_a_stream_that_fails(workers):
         (lambda: StreamPartition(0, 4), "num_ranks is 0"),
         (lambda: StreamPartition(1, 0), "global_batch is 0"),
         (lambda: StreamPartition(1, 4, tail="pad"), "tail is 'pad'; legal: weight, drop for a stream"),
-        (lambda: StreamLoader((n for n in range(3)), StreamPartition(1, 4), 0), "generator can be read only once"),
+        (
+            lambda: StreamLoader((n for n in range(3)), StreamPartition(1, 4), 0),
+            "generator can be read only once",
+        ),
     ],
 )
 def test_wrong_arguments(make, named):

@@ -50,5 +50,5 @@ def test_a_file_that_wants_code_is_not_run(tmp_path):
     data = (folder / "state.pt").read_bytes()
     manifest["files"]["state.pt"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ValueError, match="more than tensors and plain values.*print"):
+    with pytest.raises(ValueError, match=r"more than tensors and plain values.*print"):
         load_checkpoint(folder)

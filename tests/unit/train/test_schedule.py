@@ -29,4 +29,6 @@ def test_final_fraction_is_the_floor():
 
 
 def test_steps_drop_by_their_factor():
-    assert rates([0, 3, 4, 8], name="step", step_epochs=1, step_factor=0.1) == pytest.approx([1, 1, 0.1, 0.01])
+    assert rates([0, 3, 4, 8], name="step", step_epochs=1, step_factor=0.1) == pytest.approx(
+        [1, 1, 0.1, 0.01]
+    )

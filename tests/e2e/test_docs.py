@@ -1,0 +1,33 @@
+"""The documentation keeps up with the code."""
+
+import re
+from pathlib import Path
+
+import yaml
+
+from hvdtrain.config import Job
+from hvdtrain.jobfile import load_job
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_key_of_the_job_file_is_described():
+    text = (ROOT / "docs" / "jobfile.md").read_text()
+    schema = Job.model_json_schema(by_alias=True)
+    sections = [schema, *schema["$defs"].values()]
+    keys = {key for section in sections for key in section.get("properties", {})}
+    assert [key for key in sorted(keys) if not re.search(rf"\b{key}\b", text)] == []
+
+
+def test_the_example_is_a_legal_job(tmp_path):
+    text = (ROOT / "docs" / "jobfile.md").read_text()
+    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "flowers.yaml").write_text(example)
+    job = load_job(tmp_path / "flowers.yaml")
+    assert job.name == yaml.safe_load(example)["name"]
+
+
+def test_every_local_link_leads_somewhere():
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert target.startswith("https://") or (page.parent / target).exists(), (page.name, target)

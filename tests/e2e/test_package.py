@@ -1,0 +1,30 @@
+"""``pip install .`` and the wheel carry what they need."""
+
+import os
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_wheel_is_complete_and_runs(run_program, tmp_path):
+    pip = [sys.executable, "-m", "pip"]
+    wheel = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(ROOT)]
+    built = run_program([*pip, *wheel])
+    assert built.code == 0, built.err
+    (path,) = tmp_path.glob("hvdtrain-*.whl")
+    names = set(zipfile.ZipFile(path).namelist())
+    assert {"hvdtrain/digits.yaml", "hvdtrain/py.typed", "hvdtrain/cli/main.py"} <= names
+    assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
+    target = tmp_path / "site"
+    assert (
+        run_program([*pip, "install", "--quiet", "--no-deps", "--target", str(target), str(path)]).code == 0
+    )
+    code = (
+        "import hvdtrain, sys; from hvdtrain.cli.main import main; print(hvdtrain.__file__); sys.exit(main())"
+    )
+    env = {"PYTHONPATH": str(target)}
+    ended = run_program([sys.executable, "-c", code, "train", "--dry-run", "-np", "2"], env)
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith(str(target) + os.sep)

@@ -1,0 +1,69 @@
+"""Every command of the README is run, as it stands there.
+
+``make demo`` and ``make test`` are what CI itself calls; ``tests/e2e/test_clone.py`` runs
+``make demo`` in a clone of its own.
+"""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.strip()]
+BY_CI = ["make demo", "make test"]
+# Commands in running text, between backquotes.
+INLINE = re.findall(r"`((?:hvdtrain|make|mpirun|horovodrun|torchrun|srun) [^`]+)`", README)
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    """A folder with what the README's commands name."""
+    (tmp_path / "hostfiles").symlink_to(ROOT / "hostfiles")
+    (example,) = [text for text in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL) if "photos" in text]
+    job = yaml.safe_load(example) | {"epochs": 1}
+    (tmp_path / "photos.yaml").write_text(yaml.safe_dump(job))
+    for part, count in (("train", 20), ("validation", 4)):
+        for number, name in enumerate(("cat", "dog")):
+            folder = tmp_path / "photos" / part / name
+            folder.mkdir(parents=True)
+            for index in range(count):
+                Image.new("RGB", (80, 70), (250 * number, index, 0)).save(folder / f"{index}.jpg")
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", [line for line in COMMANDS if line not in BY_CI])
+def test_command(line, workspace, run_program, bin_dir):
+    words = shlex.split(line)
+    env = {"PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}"}
+    if "train" in words and "photos.yaml" not in words:
+        words += ["--set", "epochs=1"]
+    ended = run_program([str(bin_dir / words[0]), *words[1:]], env)
+    assert ended.code == 0, ended.err
+    assert ended.out
+
+
+def test_ci_calls_what_the_tests_cannot():
+    script = (ROOT / ".ci" / "run").read_text()
+    for line in BY_CI:
+        assert line in COMMANDS
+        assert line in script
+
+
+def test_inline_commands_are_covered():
+    """A command in running text is one of the blocks', or has a test that is named here."""
+    covered = {
+        "hvdtrain train": "the blocks",
+        "hvdtrain schema": "test_train.py",
+        "hvdtrain build-horovod": "test_build_horovod.py",
+        "make nccl": "tests/build/nccl_build_check.py",
+        "srun --mpi=pmix": "tests/lab/test_training.py",
+    }
+    for text in INLINE:
+        assert any(text.startswith(prefix) for prefix in covered), text

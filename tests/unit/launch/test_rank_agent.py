@@ -1,0 +1,246 @@
+"""The agent around one rank, as a launcher starts it: real processes, frames read back."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+import pytest
+
+from hvdtrain.launch.frames import FrameReader, Message
+from hvdtrain.launch.local import rank_variables
+from hvdtrain.launch.rank_agent import TAIL_LINES
+
+LIMIT_S = 60
+AGENT = [sys.executable, "-P", "-m", "hvdtrain.launch.rank_agent"]
+
+
+@dataclass
+class Agent:
+    """A running agent and what it sent so far."""
+
+    process: subprocess.Popen
+    messages: list
+    foreign: list
+
+    def read(self, until=None):
+        """Reads frames until ``until(content)`` or the end."""
+        reader = FrameReader()
+        while data := os.read(self.process.stderr.fileno(), 1 << 16):
+            for item in reader.feed(data):
+                (self.messages if isinstance(item, Message) else self.foreign).append(item)
+            if until and any(until(message.content) for message in self.messages):
+                return self
+        self.process.wait(LIMIT_S)
+        return self
+
+    def lines(self, stream="stdout"):
+        return [m.content[stream] for m in self.messages if stream in m.content]
+
+    @property
+    def end(self):
+        (end,) = [message.content["end"] for message in self.messages if "end" in message.content]
+        assert end == self.messages[-1].content["end"]
+        return end
+
+
+@pytest.fixture
+def start():
+    """Starts an agent as rank 1 of 2; whatever it leaves is killed."""
+    started = []
+
+    def agent(*words, env=None, options=()):
+        process = subprocess.Popen(
+            [*AGENT, *options, "--", *words],
+            env={**os.environ, **rank_variables(1, 2, 0), **(env or {})},
+            stderr=subprocess.PIPE,
+        )
+        started.append((process, psutil.Process(process.pid)))
+        return Agent(process, [], [])
+
+    yield agent
+    for process, tree in started:
+        family = [*tree.children(recursive=True), tree] if process.poll() is None else []
+        for member in family:
+            member.kill()
+        process.communicate(timeout=LIMIT_S)
+
+
+def await_end(pid):
+    """Waits until a process that is no child of ours ended; one that nobody reaps stays as a zombie."""
+    deadline = time.monotonic() + LIMIT_S
+    with suppress(psutil.NoSuchProcess):
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline, f"process {pid} lives on"
+            time.sleep(0.02)
+
+
+def python(code):
+    return (sys.executable, "-u", "-c", code)
+
+
+@pytest.mark.parametrize("code", [0, 7, 75])
+def test_exit_codes(start, code):
+    agent = start("sh", "-c", f"exit {code}").read()
+    assert agent.process.returncode == code
+    assert agent.end["code"] == code
+    assert agent.end["host"] == os.uname().nodename
+    assert not agent.end["asked"]
+    assert {message.rank for message in agent.messages} == {1}
+
+
+def test_killed_by_signal(start):
+    agent = start("sh", "-c", "kill -9 $$").read()
+    assert (agent.end["code"], agent.process.returncode) == (-9, 137)
+
+
+def test_lines_log_and_tail(start, tmp_path):
+    code = (
+        "import sys\n"
+        "print('out'); print('err', file=sys.stderr); print('中文')\n"
+        "print('10%\\r20%\\r100%'); print('dos', end='\\r\\n'); print(); print('unfinished', end='')\n"
+        f"sys.stderr.write('\\n'.join(map(str, range({TAIL_LINES + 50}))) + '\\n'); sys.exit(3)"
+    )
+    agent = start(*python(code), options=("--log-dir", str(tmp_path / "logs"))).read()
+    assert agent.lines() == ["out", "中文", "100%", "dos", "", "unfinished"]
+    assert agent.end["tail"] == [str(n) for n in range(50, TAIL_LINES + 50)]
+    logged = (tmp_path / "logs" / "rank-1.log").read_text().splitlines()
+    assert sorted(logged) == sorted(agent.lines() + agent.lines("stderr"))
+
+
+def test_successful_rank_sends_no_tail(start):
+    assert "tail" not in start("sh", "-c", "echo warning >&2").read().end
+
+
+def test_long_lines_and_garbage(start):
+    code = (
+        "import os; os.write(1, b'x' * 300000 + b'\\n' + bytes(range(256)) * 20); os.write(1, b'y' * 3000000)"
+    )
+    agent = start(*python(code)).read()
+    lines = agent.lines()
+    assert lines[0] == "x" * 300000
+    assert "".join(lines).count("y") == 20 + 3000000
+    assert agent.end["code"] == 0
+
+
+def test_events_are_no_lines(start, tmp_path):
+    code = "for text in ('{\"step\": 3}', 'not json', '[1]'): print('\\x1ehvdtrain', text)\nprint('a')"
+    agent = start(*python(code), options=("--log-dir", str(tmp_path))).read()
+    assert [m.content["event"] for m in agent.messages if "event" in m.content] == [{"step": 3}]
+    assert agent.lines() == ["\x1ehvdtrain not json", "\x1ehvdtrain [1]", "a"]
+    assert "step" not in (tmp_path / "rank-1.log").read_text()
+
+
+@pytest.mark.parametrize(("mode", "code"), [(None, 127), (0o644, 126)])
+def test_program_that_cannot_be_started(start, tmp_path, mode, code):
+    program = tmp_path / "prog"
+    if mode:
+        program.touch(mode=mode)
+    agent = start(str(program)).read()
+    assert agent.end["code"] == agent.process.returncode == code
+    assert f"cannot start '{program}'" in agent.end["tail"][-1]
+
+
+def test_log_that_cannot_be_written(start, tmp_path):
+    (tmp_path / "file").touch()
+    agent = start("true", options=("--log-dir", str(tmp_path / "file"))).read()
+    assert agent.process.returncode == 2
+    assert "rank-1.log cannot be written: " in agent.foreign[0]
+
+
+def test_contradicting_environment(start):
+    agent = start("true", env={"LOCAL_RANK": "5"}).read()
+    assert agent.process.returncode == 2
+    assert "LOCAL_RANK=5" in agent.foreign[0]
+
+
+TRAP = (
+    "import signal, sys, time\nfor n in (15, 2, 10, 12):\n signal.signal(n, lambda n, _: print('got', n))\n"
+)
+
+
+def test_signals_are_handed_on(start):
+    agent = start(*python(TRAP + "print('ready')\nfor _ in range(600): time.sleep(0.1)"))
+    agent.read(until=lambda content: content.get("stdout") == "ready")
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+        agent.process.send_signal(number)
+        agent.read(until=lambda content, number=number: content.get("stdout") == f"got {int(number)}")
+    agent.process.send_signal(signal.SIGTERM)  # the second one kills
+    agent.read()
+    assert (agent.end["code"], agent.end["asked"]) == (-9, True)
+
+
+def test_sigurg_asks_softly_also_under_mpirun(start):
+    """mpirun's SIGTERM means SIGKILL at once, so its soft request comes as another signal."""
+    mpirun = {f"OMPI_COMM_WORLD_{name}": "1" for name in ("RANK", "LOCAL_RANK")}
+    mpirun |= {f"OMPI_COMM_WORLD_{name}": "2" for name in ("SIZE", "LOCAL_SIZE")}
+    code = "import signal, sys, time\nsignal.signal(15, lambda n, _: (time.sleep(0.5), sys.exit(75)))\n"
+    agent = start(*python(code + "print('ready')\ntime.sleep(60)"), env=mpirun)
+    agent.read(until=lambda content: content.get("stdout") == "ready")
+    agent.process.send_signal(signal.SIGURG)
+    agent.read()
+    assert (agent.end["code"], agent.end["asked"]) == (75, True)
+
+
+def test_child_dies_with_its_agent(start):
+    agent = start(*python("import os, time\nprint(os.getpid())\ntime.sleep(60)"))
+    agent.read(until=lambda content: "stdout" in content)
+    agent.process.kill()
+    await_end(int(agent.lines()[0]))
+
+
+def test_grandchildren_do_not_outlive_the_child(start):
+    agent = start("sh", "-c", "sleep 61 & echo $!").read()
+    assert agent.end["code"] == 0
+    await_end(int(agent.lines()[0]))
+
+
+def test_supervisor_that_is_gone(start):
+    agent = start(*python("import os, time\nprint(os.getpid())\nwhile True: print('x'); time.sleep(0.01)"))
+    agent.read(until=lambda content: "stdout" in content)
+    agent.process.stderr.close()
+    await_end(int(agent.lines()[0]))
+    assert agent.process.wait(LIMIT_S) == 1
+    agent.process.stderr = None
+
+
+def test_only_an_uncaught_exception_of_the_program_itself_ends_it(start):
+    """The program that hangs does so as in MPI_Finalize, which Python calls after the traceback."""
+    hangs = start(*python("import atexit, time\natexit.register(time.sleep, 60)\nraise RuntimeError('no')"))
+    caught = "import time, traceback\ntry: 1/0\nexcept Exception: traceback.print_exc()\n"
+    survives = start(*python(caught + "time.sleep(6.5)\nprint('on')"))
+    lost_child = "import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', '1/0'])\n"
+    waits = start(*python(lost_child + "time.sleep(6.5)\nprint('on')"))
+    assert hangs.read().end["code"] == hangs.process.returncode == 1
+    assert hangs.end["tail"][-1] == "RuntimeError: no"
+    for agent in (survives, waits):
+        assert agent.read().end["code"] == 0
+        assert agent.lines() == ["on"]
+
+
+def test_users_own_sitecustomize_and_paths_are_kept(start, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('mine')")
+    code = "import os, sys\nprint(os.environ.get('PYTHONPATH'), any('startup' in path for path in sys.path))"
+    agent = start(*python(code), env={"PYTHONPATH": str(tmp_path)}).read()
+    assert agent.lines() == ["mine", f"{tmp_path} False"]
+    bare = start(*python(code), env={"PYTHONPATH": ""}).read()
+    assert bare.lines() == ["None False"]
+
+
+def test_agent_imports_little():
+    code = "import sys, hvdtrain.launch.rank_agent; print(*sorted(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    heavy = {"torch", "numpy", "pydantic", "yaml", "click", "rich", "jinja2", "mpi4py", "argparse", "logging"}
+    assert not heavy & set(loaded)
+    own = {name for name in loaded if name.startswith("hvdtrain.")}
+    assert own <= {
+        *("hvdtrain.errors", "hvdtrain.process", "hvdtrain.version", "hvdtrain.launch", "hvdtrain.topology"),
+        *("hvdtrain.launch.frames", "hvdtrain.launch.signals", "hvdtrain.launch.rank_agent"),
+        *("hvdtrain.topology.environ", "hvdtrain.topology.devices", "hvdtrain.topology.launchers"),
+    }
