@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find hvdtrain -name '*.py' -o -name '*.yaml' -o -name '*.j2' 2>/dev/null | sed 's/ /\\ /g')
 
-.PHONY: help demo test check format build-horovod environment nccl-build-check clean
+.PHONY: help demo test check format lab build-horovod environment nccl-build-check clean
 
 help:
 	@sed -n 's/^# //p;/^$$/q' Makefile
@@ -44,6 +44,11 @@ format: $(VENV)/.dev
 
 test: build-horovod check
 	$(BIN)/python -m pytest
+
+# Four hosts and a Slurm on this machine, and the tests on them; needs root, installs Debian packages.
+lab: build-horovod $(VENV)/.dev
+	@tests/lab/install
+	HVDTRAIN_LAB=require $(BIN)/python -m pytest tests/lab
 
 # An NCCL build against a CUDA build of torch (5.5 GB to install): by hand, where nvcc is.
 nccl-build-check: $(VENV)/.dev

@@ -109,7 +109,7 @@ class Contest:
             validation=None,  # type: ignore[arg-type]
             rate=_constant_rate,
             length=Length(1, 1 << 60, 1 << 60),
-            metrics_every_steps=10,
+            metrics_every_steps=25,
             sample_shape=shape,
             may_skip=False,
             observer=None,

@@ -176,7 +176,7 @@ class OutputConfig(Section):
 
     dir: Path = Field(Path("runs"), description="holds the run directories, one per run")
     log_every_s: Positive = Field(5.0, description="seconds between progress lines without a terminal")
-    metrics_every_steps: Count = Field(10, description="steps between lines of metrics.jsonl")
+    metrics_every_steps: Count = Field(25, description="steps between lines of metrics.jsonl")
     tensorboard: bool = True
 
 

@@ -57,7 +57,8 @@ class DdpBackend(Backend):
         # DDP itself broadcasts rank 0's parameters. Buffers are agreed before each evaluation, as
         # with Horovod, not in every step.
         ids = [self.device.index] if self.device.type == "cuda" else None
-        distributed = DistributedDataParallel(model, device_ids=ids, **{_SYNC_BUFFERS: False})
+        options: dict[str, Any] = {"device_ids": ids, _SYNC_BUFFERS: False}
+        distributed = DistributedDataParallel(model, **options)
         if compression == "fp16":
             distributed.register_comm_hook(None, fp16_compress_hook)
         return Replica(distributed, optimizer, model, needs_backward=True)

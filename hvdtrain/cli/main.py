@@ -16,6 +16,8 @@ from hvdtrain.version import __version__
 # verb -> what `hvdtrain --help` says of it; the file is hvdtrain/cli/VERB.py with "-" as "_"
 VERBS = {
     "train": "Train a job on one or many ranks.",
+    "run": "Run any program as ranks, one process per slot.",
+    "whoami": "Tell which rank this process is.",
     "plan": "Show where each rank would run.",
     "schema": "Print the JSON schema of the job file.",
     "build-horovod": "Build Horovod for this environment's PyTorch, Python and MPI.",

@@ -74,7 +74,7 @@ class Prefetcher:
         )
         # Workers that ignore SIGTERM must be gone before multiprocessing waits for them at exit.
         reference = weakref.ref(self)
-        self._at_exit = lambda: _close(reference)
+        self._at_exit = lambda: _close_at_exit(reference)
         atexit.register(self._at_exit)
 
     def __del__(self) -> None:
@@ -94,10 +94,13 @@ class Prefetcher:
 
     def close(self) -> None:
         """Ends the worker processes; those that do not stop within 2 s are killed."""
-        self._loader = None
+        self._close(_CLOSE_GRACE_S)
+
+    def _close(self, grace_s: float) -> None:
         atexit.unregister(self._at_exit)
-        if os.getpid() == self._owner:
-            self._end_workers()
+        if self._loader is not None and os.getpid() == self._owner:
+            self._end_workers(grace_s)
+        self._loader = None
 
     def _items(self, rank: int, number: int) -> Iterator[Batch]:
         items = self._start()
@@ -113,7 +116,7 @@ class Prefetcher:
             except StopIteration:
                 return
             except (RuntimeError, OSError, EOFError) as error:  # all seen when a worker is killed
-                wait([process.sentinel for process in self._processes], timeout=1.0)  # it may be dying still
+                self._await_death()
                 self._check_workers(rank, error)
                 raise
             if isinstance(item, Failure):
@@ -124,13 +127,20 @@ class Prefetcher:
         if self._loader is None:
             raise RuntimeError("the loader was closed")
         if not self._loader.persistent_workers:
-            self._end_workers()
+            self._end_workers(_CLOSE_GRACE_S)
         before = set(multiprocessing.active_children())
-        with _watched_children():
+        with _watched_children(), _blocked_signals():
             iterator: Iterator[Batch | Failure] = iter(self._loader)
         self._iterator = iterator
         self._processes += [child for child in multiprocessing.active_children() if child not in before]
         return iterator
+
+    def _await_death(self) -> None:
+        """Waits a second for a worker that is dying, since the error comes before its exit code."""
+        dying = wait([process.sentinel for process in self._processes], timeout=1.0)
+        for process in self._processes:
+            if process.sentinel in dying:
+                process.join()
 
     def _check_workers(self, rank: int, error: Exception | None) -> None:
         for process in self._processes:
@@ -140,16 +150,21 @@ class Prefetcher:
                     f"{process.exitcode}; -9 often means that memory ran out: use fewer workers"
                 ) from error
 
-    def _end_workers(self) -> None:
+    def _end_workers(self, grace_s: float) -> None:
         # PyTorch would end them with the last reference, which a traceback may hold for long. It
         # does so in a thread: a worker that was killed may have left a lock taken that it waits for.
         shut_down = getattr(self._iterator, "_shutdown_workers", None)
         self._iterator = None
-        thread = threading.Thread(target=shut_down or _nothing, daemon=True)
-        thread.start()
-        thread.join(_CLOSE_GRACE_S)
+        thread = None
+        if shut_down is not None and grace_s > 0:
+            thread = threading.Thread(target=shut_down, daemon=True)
+            thread.start()
+            thread.join(grace_s)
         for process in self._processes:
             process.kill()
+        if thread is not None:
+            thread.join(grace_s)  # it waits for the same processes, and only one can reap each
+        for process in self._processes:
             process.join()
         self._processes = []
 
@@ -180,7 +195,14 @@ def _watched_children() -> Iterator[None]:
             signal.signal(signal.SIGCHLD, before)
 
 
-def _nothing() -> None: ...
+@contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """Holds the trainer's signals back until new workers ignore them; the rank gets them afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _LEFT_TO_THE_TRAINER)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _unchanged(item: Any) -> Any:
@@ -189,9 +211,10 @@ def _unchanged(item: Any) -> Any:
 
 def _ignore_signals(worker: int) -> None:  # noqa: ARG001 - PyTorch passes the worker's number
     for number in _LEFT_TO_THE_TRAINER:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, signal.SIG_IGN)  # also throws away what came since the fork
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _LEFT_TO_THE_TRAINER)
 
 
-def _close(reference: weakref.ref[Prefetcher]) -> None:
+def _close_at_exit(reference: weakref.ref[Prefetcher]) -> None:
     if prefetcher := reference():
-        prefetcher.close()
+        prefetcher._close(grace_s=0.0)  # no thread can be started any more

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import stat
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -75,8 +76,14 @@ def scan_folder(config: FolderData) -> Listing:
         InputError: The folder cannot be read, or does not hold at least two classes with images,
             the same ones for training and validation.
     """
-    root = config.path
-    _check_folder(root)
+    _check_folder(config.path)
+    try:
+        return _listed(config)
+    except OSError as error:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror}", where=_WHERE) from None
+
+
+def _listed(config: FolderData) -> Listing:
     train, validation, note = _parts(config)
     ignored = _Ignored()
     if validation is None:
@@ -155,33 +162,29 @@ def _walk(folder: Path, name: str, ignored: _Ignored) -> Iterator[str]:
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     """The visible entries of a folder; a link to nowhere is an error."""
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_symlink() and not os.path.exists(entry.path):
-                    raise InputError(
-                        f"link {entry.path} leads to {os.readlink(entry.path)}, which does not exist",
-                        where=_WHERE,
-                        do="remove or mend the link",
-                    )
-                yield entry
-    except OSError as error:
-        raise InputError(f"folder {folder} cannot be read: {error.strerror}", where=_WHERE) from None
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_symlink() and not os.path.exists(entry.path):
+                raise InputError(
+                    f"link {entry.path} leads to {os.readlink(entry.path)}, which does not exist",
+                    where=_WHERE,
+                    do="remove or mend the link",
+                )
+            yield entry
 
 
 def _check_folder(root: Path) -> None:
-    # os.stat, unlike Path.is_dir, tells a missing folder from one that may not be looked at
     try:
-        os.stat(root)
+        is_folder = stat.S_ISDIR(os.stat(root).st_mode)
+        is_empty = is_folder and not any(True for _ in _entries(root))
     except OSError as error:
-        where_now = "" if root.is_absolute() else f" (seen from {Path.cwd()})"
-        raise InputError(f"folder {root}{where_now} cannot be read: {error.strerror}", where=_WHERE) from None
-    if not root.is_dir():
-        raise InputError(f"{root} is not a folder", where=_WHERE, legal="a folder of class folders")
-    if not any(True for _ in _entries(root)):
-        raise InputError(f"folder {root} is empty", where=_WHERE, legal="a folder of class folders")
+        seen_from = "" if root.is_absolute() else f" (seen from {Path.cwd()})"
+        raise InputError(f"folder {root}{seen_from} cannot be read: {error.strerror}", where=_WHERE) from None
+    if not is_folder or is_empty:
+        what = "is empty" if is_folder else "is not a folder"
+        raise InputError(f"{root} {what}", where=_WHERE, legal="a folder of class folders")
 
 
 def _check_same_classes(train: Sequence[str], validation: Sequence[str], folder: Path) -> None:

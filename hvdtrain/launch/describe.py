@@ -17,6 +17,7 @@ def describe_plan(plan: LaunchPlan, launcher: Launcher) -> dict[str, Any]:
         "launcher": launcher.name,
         "command": list(command.argv),
         "env": dict(command.env),
+        "unset": list(command.unset),
         "notes": list(launcher.notes(plan)),
         "ranks": [
             {

@@ -6,13 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from hvdtrain.errors import InputError
+from hvdtrain.launch.horovodrun import Horovodrun
 from hvdtrain.launch.local import Local
-from hvdtrain.launch.mpirun import OpenMpi
+from hvdtrain.launch.mpirun import Mpirun
 from hvdtrain.launch.plan import Launcher, LaunchPlan
-from hvdtrain.launch.supervise import JobOutcome, Line, supervise
+from hvdtrain.launch.srun import Srun
+from hvdtrain.launch.supervise import JobOutcome, Line, Terms, supervise
 
-# In the order in which "auto" asks them.
-LAUNCHERS: tuple[Launcher, ...] = (OpenMpi(), Local())
+LAUNCHERS: tuple[Launcher, ...] = (Mpirun(), Horovodrun(), Srun(), Local())
+
+# Those that "auto" asks, in order. On this machine mpirun comes first where there is one: a program that uses
+# MPI or Horovod would else run as so many worlds of one rank.
+_IN_SLURM = ("srun", "mpirun", "local")
+_ELSEWHERE = ("mpirun", "local")
 
 
 def choose_launcher(plan: LaunchPlan, name: str = "auto") -> Launcher:
@@ -21,16 +27,15 @@ def choose_launcher(plan: LaunchPlan, name: str = "auto") -> Launcher:
     Raises:
         InputError: No launcher of that name, or none that can start the plan; says why.
     """
-    known = ("auto", *(launcher.name for launcher in LAUNCHERS))
-    if name not in known:
-        raise InputError(f"no launcher {name!r}", where="--launcher", legal=", ".join(known))
+    by_name = {launcher.name: launcher for launcher in LAUNCHERS}
+    if name != "auto" and name not in by_name:
+        raise InputError(f"no launcher {name!r}", where="--launcher", legal=", ".join(("auto", *by_name)))
     reasons = []
-    for launcher in LAUNCHERS:
-        if name in ("auto", launcher.name):
-            reason = launcher.refusal(plan)
-            if not reason:
-                return launcher
-            reasons.append(f"{launcher.name}: {reason}")
+    for candidate in _candidates(plan) if name == "auto" else (name,):
+        reason = by_name[candidate].refusal(plan)
+        if not reason:
+            return by_name[candidate]
+        reasons.append(f"{candidate}: {reason}")
     raise InputError(f"{plan.size} ranks cannot be started", do="; ".join(reasons))
 
 
@@ -40,6 +45,7 @@ def launch_job(
     on_event: Callable[[int, dict[str, Any]], None],
     *,
     launcher: str = "auto",
+    timeout_s: float | None = None,
 ) -> JobOutcome:
     """Starts a plan's ranks and stays with them to the end.
 
@@ -48,6 +54,7 @@ def launch_job(
         on_line: Gets each line that a rank prints, in the rank's order.
         on_event: Gets (rank, event) for each line that begins with ``supervise.EVENT_MARK``.
         launcher: A launcher's name, or ``auto``.
+        timeout_s: After it the job is asked to end; None sets no limit.
 
     Raises:
         InputError: No launcher can start the plan.
@@ -59,5 +66,9 @@ def launch_job(
         on_line=on_line,
         on_event=on_event,
         base_env=plan.environ,
-        end_signal=chosen.end_signal,
+        terms=Terms(chosen.end_signal, timeout_s, hears_beats=not plan.is_one_host),
     )
+
+
+def _candidates(plan: LaunchPlan) -> tuple[str, ...]:
+    return _ELSEWHERE if plan.slurm is None else _IN_SLURM

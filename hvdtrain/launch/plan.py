@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,14 +11,6 @@ from typing import Protocol
 
 from hvdtrain.process import Command
 from hvdtrain.topology.hosts import Placement
-from hvdtrain.topology.launchers import RANKS_PER_HOST
-from hvdtrain.topology.nodelist import fold_counts
-
-# What a rank on another host is given by name; everything else stays on this host.
-_FORWARDED = re.compile(
-    r"(HOROVOD_|HVDTRAIN_|NCCL_|UCX_|OMPI_MCA_|PYTHON)\w*|PATH|LD_LIBRARY_PATH|OMP_NUM_THREADS"
-)
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|AUTH|(^|_)(API|ACCESS)?_?KEY(S|_|$)")
 
 
 @dataclass(frozen=True)
@@ -39,6 +31,50 @@ class MpiFacts:
 
 
 @dataclass(frozen=True)
+class SlurmFacts:
+    """The Slurm allocation around this process.
+
+    Attributes:
+        hosts: Its hosts in Slurm's order, in which srun fills them.
+        mpi_types: What ``srun --mpi=list`` names.
+        mpi_type: The type that the user asked for; empty leaves the choice to us.
+        cpus_per_task: CPUs of each task, as the job asked for; None where it asked for none.
+    """
+
+    hosts: tuple[str, ...]
+    mpi_types: tuple[str, ...] = ()
+    mpi_type: str = ""
+    cpus_per_task: int | None = None
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network between the hosts.
+
+    Attributes:
+        interfaces: Names of the network cards that lead to it, on any host.
+        subnets: The same as addresses, ``10.0.0.0/24``; empty where the hosts only have routes to each other.
+    """
+
+    interfaces: tuple[str, ...]
+    subnets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ssh:
+    """How other hosts are reached, where ``~/.ssh/config`` does not say it."""
+
+    port: int | None = None
+    identity: str = ""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The options for ssh."""
+        port = () if self.port is None else ("-p", str(self.port))
+        return (*port, "-i", self.identity) if self.identity else port
+
+
+@dataclass(frozen=True)
 class LaunchPlan:
     """Everything that a launcher needs to know; facts are gathered by the caller.
 
@@ -48,12 +84,19 @@ class LaunchPlan:
         python: The interpreter that runs the rank agents, on every host at the same path.
         environ: The caller's environment, ``os.environ`` at the edge.
         env: Variables set for the ranks on top of it.
+        exported: Variables of the caller's that the user named to go along.
+        prefix: Words before the program: a container's or a module system's.
         log_dir: Folder for ``rank-N.log``, written on the rank's host; None writes none.
         mpi: The mpirun that was found; None if there is none.
         cores: Cores that this process may use, ``len(os.sched_getaffinity(0))``. Other hosts are taken
-            to have as many.
+            to have as many, unless they were asked.
         uses_gpus: Whether the ranks compute on GPUs.
         is_root: Whether the caller is root, whom Open MPI refuses by default.
+        bind: What each rank is bound to: ``none``, ``core``, ``numa`` or ``gpu``.
+        network: The network that MPI and NCCL are to use; None leaves it to them.
+        ssh: How other hosts are reached.
+        slurm: The allocation around; None outside of one.
+        has_horovodrun: Whether Horovod, and so its launcher, is installed here.
     """
 
     placement: Placement
@@ -61,11 +104,18 @@ class LaunchPlan:
     python: str
     environ: Mapping[str, str]
     env: Mapping[str, str] = field(default_factory=dict)
+    exported: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
     log_dir: Path | None = None
     mpi: MpiFacts | None = None
     cores: int = 1
     uses_gpus: bool = False
     is_root: bool = False
+    bind: str = "none"
+    network: Network | None = None
+    ssh: Ssh = Ssh()
+    slurm: SlurmFacts | None = None
+    has_horovodrun: bool = False
 
     @property
     def size(self) -> int:
@@ -81,6 +131,17 @@ class LaunchPlan:
     def is_one_host(self) -> bool:
         """Whether all ranks run on one host, which is this one only if it is named so."""
         return len(self.placement.hosts) == 1
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether ranks outnumber the cores of a host."""
+        return self.max_local_size > self.cores
+
+    @property
+    def cores_per_rank(self) -> int | None:
+        """Cores that the user gives each rank; None where nothing was said."""
+        cores = self.placement.ranks[0].cores
+        return None if cores is None else len(cores)
 
 
 class Launcher(Protocol):
@@ -112,43 +173,30 @@ def default_slots(num_gpus: int, cores: int) -> int:
 def agent_argv(plan: LaunchPlan) -> tuple[str, ...]:
     """What a launcher starts once per rank: the rank agent around the program."""
     # -P: without it the working folder's own json.py or signal.py would be imported instead of Python's.
-    words = (plan.python, "-P", "-m", "hvdtrain.launch.rank_agent")
-    logs = () if plan.log_dir is None else ("--log-dir", str(plan.log_dir))
-    return (*words, *logs, "--", *plan.program)
+    agent = (plan.python, "-P", "-m", "hvdtrain.launch.rank_agent")
+    program = (*plan.prefix, *plan.program)
+    if ":" in program:
+        # To mpirun and srun a lone colon is the beginning of another program, wherever it stands.
+        return (*agent, *_agent_options(plan), "--program", json.dumps(program))
+    return (*agent, *_agent_options(plan), "--", *program)
 
 
-def rank_environment(plan: LaunchPlan) -> dict[str, str]:
-    """Variables that every launcher sets for the ranks, the caller's own settings first.
-
-    ``OMP_NUM_THREADS`` divides the cores among the ranks of a host: PyTorch's default, all cores for each
-    rank, lets them fight. ``PYTHONUNBUFFERED`` makes output appear when it is printed: a rank's
-    stdout is a pipe, which Python would fill up to 8 KB first.
-    """
-    chosen = {"OMP_NUM_THREADS": str(num_threads(plan)), "PYTHONUNBUFFERED": "1"}
-    kept = {name: value for name, value in chosen.items() if not plan.environ.get(name)}
+def _agent_options(plan: LaunchPlan) -> tuple[str, ...]:
+    options: list[str] = []
+    if plan.log_dir is not None:
+        options += ["--log-dir", str(plan.log_dir)]
+    if plan.bind != "none":
+        per_rank = plan.cores_per_rank
+        options += ["--bind", plan.bind if per_rank is None else f"{plan.bind}:{per_rank}"]
     if not plan.is_one_host:
-        kept[RANKS_PER_HOST] = fold_counts([host.slots for host in plan.placement.hosts])
-    return {**kept, **plan.env}
+        options += ["--beat", "1"]
+    if plan.uses_gpus:
+        options += ["--gpus", _devices(plan) or "all"]
+    return tuple(options)
 
 
-def num_threads(plan: LaunchPlan) -> int:
-    """Threads for each rank when the user named no number."""
-    return max(1, plan.cores // plan.max_local_size)
-
-
-def thread_note(plan: LaunchPlan) -> tuple[str, ...]:
-    """Says the number of threads where the plan chose it."""
-    if plan.environ.get("OMP_NUM_THREADS") or "OMP_NUM_THREADS" in plan.env:
-        return ()
-    ranks = plan.max_local_size
-    return (f"OMP_NUM_THREADS={num_threads(plan)}: {plan.cores} cores, {ranks} ranks on a host",)
-
-
-def forwarded_names(plan: LaunchPlan) -> tuple[str, ...]:
-    """Names of the variables that ranks on other hosts are given, sorted; none that looks like a secret.
-
-    CUDA_VISIBLE_DEVICES goes along only where the plan sets it: the caller's is about this host's GPUs.
-    """
-    names = {name for name in plan.environ if _FORWARDED.fullmatch(name)}
-    names |= set(rank_environment(plan))
-    return tuple(sorted(name for name in names if not _SECRET.search(name.upper())))
+def _devices(plan: LaunchPlan) -> str:
+    """The GPU of each rank, ``2,0,0,1``; empty where each rank takes the GPU of its local rank."""
+    if all(host.devices is None for host in plan.placement.hosts):
+        return ""
+    return ",".join(str(place.device) for place in plan.placement.ranks)

@@ -1,34 +1,33 @@
 """Runs once per rank, around the program.
 
-``python -m hvdtrain.launch.rank_agent [--log-dir DIR] -- PROGRAM [ARGUMENT ...]`` starts the program as
-its child, sends each line that the child prints to the supervisor (see ``frames``) and to
-``DIR/rank-N.log``, hands on signals, and says how the child ended. It ends with the child's exit code,
-128+n for a signal n, 127 or 126 if the program cannot be started. Every rank pays for its start-up, so
-it imports little.
+``python -m hvdtrain.launch.rank_agent [OPTION VALUE ...] -- PROGRAM [ARGUMENT ...]`` tells the supervisor
+where it runs, starts the program as its child, sends each line that the child prints to the supervisor (see
+``frames``) and to the rank's log, hands on signals, and says how the child ended. It ends with the child's
+exit code, 128+n for a signal n, 127 or 126 if the program cannot be started. Every rank pays for its
+start-up, so it imports little.
+
+Options: ``--log-dir DIR``; ``--gpus`` and ``--bind`` as ``seat`` has them; ``--beat 1`` to let the supervisor
+hear from this host all the time; ``--program JSON`` in place of what follows ``--``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import select
 import selectors
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from hvdtrain.errors import ExitCode, HvdtrainError, InputError
-from hvdtrain.launch.frames import EVENT_MARK, encode
+from hvdtrain.launch.outlet import Outlet, open_log
 from hvdtrain.launch.signals import ENDING, SOFT_END, signals_to
 from hvdtrain.process import Command, Process, end_group, spawn
-from hvdtrain.topology.environ import find_world
+from hvdtrain.topology.environ import World, find_world
 
-TAIL_LINES = 200
-_TAIL_WIDTH = 2000
 _MAX_LINE = 1 << 20  # a longer line is handed on in parts: memory stays bounded
 _TERM_GRACE_S = 30.0  # Slurm's KillWait: time to write a checkpoint
 _MPIRUN_GRACE_S = (
@@ -36,63 +35,22 @@ _MPIRUN_GRACE_S = (
 )
 _ORPHAN_CHECK_S = 1.0  # how often to look whether the launcher still lives
 _ORPHAN_GRACE_S = 2.0  # what the child gets to end when it does not
+_BEAT_S = 3.0  # how often the supervisor hears from a rank that has nothing to say
 _LOST_GRACE_S = 5.0  # how long a program whose main thread died of an exception may stay silent
 _DRAIN_S = 0.5  # for what the child's own children still print after its end
 _STARTUP = str(Path(__file__).parent / "startup")
+_LEGAL = "[--log-dir DIR] [--gpus GPUS] [--bind MODE] [--beat 1] -- PROGRAM [ARGUMENT ...]"
 
 
-class Outlet:
-    """Where a rank's lines go: frames to the supervisor, lines to the log, the last errors into memory.
+@dataclass(frozen=True)
+class Options:
+    """The agent's command line."""
 
-    Attributes:
-        tail: The last ``TAIL_LINES`` lines of stderr.
-        uncaught_pid: The process that said it died of an uncaught exception; None while none did.
-        uncaught_at: When it said so, seconds since 1970.
-    """
-
-    def __init__(self, rank: int, log: BinaryIO | None, fd: int = 2) -> None:
-        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self.uncaught_pid: int | None = None
-        self.uncaught_at = 0.0
-        self._rank, self._log, self._fd = rank, log, fd
-
-    def send(self, content: dict[str, Any]) -> None:
-        """Sends one message.
-
-        Raises:
-            BrokenPipeError: The supervisor is gone.
-        """
-        for block in encode(self._rank, content):
-            _write(self._fd, block)
-
-    def line(self, stream: str, raw: bytes) -> None:
-        """Takes one line that the child printed on ``stdout`` or ``stderr``, without its newline."""
-        text = raw.decode("utf-8", errors="replace").rstrip("\r")
-        if text.startswith(EVENT_MARK) and self._event(text[len(EVENT_MARK) :]):
-            return
-        text = text[text.rfind("\r") + 1 :]  # of a progress bar, what a terminal would show
-        if stream == "stderr":
-            self.tail.append(text[:_TAIL_WIDTH])
-        self.send({stream: text})
-        if self._log is not None:
-            try:
-                self._log.write(text.encode("utf-8", errors="replace") + b"\n")
-            except OSError as error:
-                self._log = None
-                self.send({"stderr": f"hvdtrain: the log of rank {self._rank} ends here: {error.strerror}"})
-
-    def _event(self, text: str) -> bool:
-        try:
-            event = json.loads(text)
-        except ValueError:
-            return False
-        if not isinstance(event, dict):
-            return False
-        if "uncaught" in event:
-            self.uncaught_pid, self.uncaught_at = event.get("pid"), time.time()
-        else:
-            self.send({"event": event})
-        return True
+    program: tuple[str, ...]
+    log_dir: str | None = None
+    gpus: str = ""
+    bind: str = "none"
+    has_beat: bool = False
 
 
 class Child:
@@ -102,9 +60,10 @@ class Child:
         was_asked: Whether a signal asked it to end.
     """
 
-    def __init__(self, process: Process, outlet: Outlet, term_grace_s: float) -> None:
+    def __init__(self, process: Process, outlet: Outlet, term_grace_s: float, has_beat: bool) -> None:
         self.was_asked = False
         self._process, self._outlet, self._term_grace_s = process, outlet, term_grace_s
+        self._next_beat = time.monotonic() + _BEAT_S if has_beat else float("inf")
         self._parent = os.getppid()
         self._selector = selectors.PollSelector()
         self._rests: dict[str, bytes] = {}
@@ -183,6 +142,9 @@ class Child:
 
     def _end_if_due(self) -> None:
         now = time.monotonic()
+        if now >= self._next_beat:
+            self._outlet.send({"beat": 1})
+            self._next_beat = now + _BEAT_S
         if os.getppid() != self._parent and self._kill_at == float("inf"):
             self._signal(SOFT_END)
             self._kill_at = now + _ORPHAN_GRACE_S
@@ -193,21 +155,25 @@ class Child:
             end_group(self._process.pid, grace_s=1.0)
 
 
-def run_rank(program: Sequence[str], log_dir: str | None) -> int:
+def run_rank(options: Options) -> int:
     """Runs the program as the rank that the environment names; returns the exit code."""
     world = find_world(os.environ)
-    outlet = Outlet(world.rank, _open_log(log_dir, world.rank))
-    paths = [_STARTUP, *filter(None, [os.environ.get("PYTHONPATH")])]
-    cmd = Command(tuple(program), {"PYTHONPATH": os.pathsep.join(paths)})
+    outlet = Outlet(world.rank, open_log(options.log_dir, world.rank))
+    try:
+        cmd = Command(options.program, _prepare(world, options, outlet))
+    except InputError as error:
+        outlet.send({"refusal": str(error)})
+        return int(error.exit_code)
     pid, was_asked = None, False
     try:
         process = spawn(cmd, death_signal=signal.SIGKILL)
     except OSError as error:
-        outlet.line("stderr", f"hvdtrain: cannot start {program[0]!r}: {error.strerror}".encode())
+        outlet.line("stderr", f"hvdtrain: cannot start {cmd.argv[0]!r}: {error.strerror}".encode())
         code = 127 if isinstance(error, FileNotFoundError) else 126
     else:
         pid = process.pid
-        child = Child(process, outlet, _MPIRUN_GRACE_S if world.launcher == "openmpi" else _TERM_GRACE_S)
+        grace_s = _MPIRUN_GRACE_S if world.launcher == "openmpi" else _TERM_GRACE_S
+        child = Child(process, outlet, grace_s, options.has_beat)
         try:
             code = child.watch()
             was_asked = child.was_asked
@@ -220,40 +186,53 @@ def run_rank(program: Sequence[str], log_dir: str | None) -> int:
     return 128 - code if code < 0 else code
 
 
+def _prepare(world: World, options: Options, outlet: Outlet) -> dict[str, str]:
+    """Takes the rank's seat and tells the supervisor of it; returns variables for the program."""
+    env: dict[str, str] = {}
+    device = ""
+    if options.gpus or options.bind != "none":
+        from hvdtrain.launch.seat import take_seat
+
+        seat = take_seat(world, options.gpus, options.bind, os.environ)
+        env.update(seat.env)
+        device = seat.gpu.key if seat.gpu else ""
+    outlet.send({"start": {"host": os.uname().nodename, "size": world.size, "device": device}})
+    paths = [_STARTUP, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**env, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def parse_options(argv: Sequence[str]) -> Options:
+    """Reads the agent's command line.
+
+    Raises:
+        InputError: It is none.
+    """
+    values: dict[str, str] = {}
+    words = list(argv)
+    while len(words) > 1 and words[0] in ("--log-dir", "--gpus", "--bind", "--beat", "--program"):
+        values[words[0]] = words[1]
+        del words[:2]
+    program = json.loads(values["--program"]) if "--program" in values else words[1:]
+    if not program or ("--program" not in values and words[0] != "--"):
+        raise InputError(f"bad arguments {list(argv)}", legal=_LEGAL)
+    return Options(
+        program=tuple(program),
+        log_dir=values.get("--log-dir"),
+        gpus=values.get("--gpus", ""),
+        bind=values.get("--bind", "none"),
+        has_beat="--beat" in values,
+    )
+
+
 def main(argv: Sequence[str]) -> int:
     """The agent's command line."""
-    words, log_dir = list(argv), None
-    if words[:1] == ["--log-dir"] and len(words) > 1:
-        log_dir, words = words[1], words[2:]
     try:
-        if words[:1] != ["--"] or len(words) < 2:
-            raise InputError(f"bad arguments {list(argv)}", legal="[--log-dir DIR] -- PROGRAM [ARGUMENT ...]")
-        return run_rank(words[1:], log_dir)
+        return run_rank(parse_options(argv))
     except HvdtrainError as error:
         os.write(2, f"hvdtrain: error: {error}\n".encode())
         return int(error.exit_code)
     except BrokenPipeError:
         return int(ExitCode.FAILED)  # nobody is left to tell
-
-
-def _open_log(log_dir: str | None, rank: int) -> BinaryIO | None:
-    if log_dir is None:
-        return None
-    path = Path(log_dir) / f"rank-{rank}.log"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return open(path, "ab", buffering=0)  # open until the process ends
-    except OSError as error:
-        raise InputError(f"the log {path} cannot be written: {error.strerror}") from None
-
-
-def _write(fd: int, data: bytes) -> None:
-    """Writes all of it, also where the launcher made the pipe non-blocking."""
-    while data:
-        try:
-            data = data[os.write(fd, data) :]
-        except BlockingIOError:
-            select.select([], [fd], [])
 
 
 if __name__ == "__main__":

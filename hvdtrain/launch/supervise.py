@@ -13,12 +13,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from hvdtrain.errors import ExitCode
+from hvdtrain.errors import ExitCode, InputError
 from hvdtrain.launch.frames import FrameReader, Message
+from hvdtrain.launch.outcome import JobOutcome as JobOutcome
+from hvdtrain.launch.outcome import Line as Line
+from hvdtrain.launch.outcome import RankEnd as RankEnd
+from hvdtrain.launch.outcome import failure_text as failure_text
+from hvdtrain.launch.outcome import tagged as tagged
 from hvdtrain.launch.paragraphs import worth_telling
+from hvdtrain.launch.roster import SILENCE_S, Roster
 from hvdtrain.launch.signals import ENDING, signals_to
 from hvdtrain.process import Command, Process, end_group, spawn
 
@@ -27,6 +32,7 @@ _KILL_GRACE_S = 2.0  # what it gets to clean up when its time is over
 _DONE_GRACE_S = 30.0  # what the launcher gets to end after every rank said it was done
 _TERM_GRACE_S = 30.0  # what a job gets to write a checkpoint after SIGTERM or Ctrl-C
 _ORPHAN_GRACE_S = 5.0  # what the ranks get to end after the launcher did
+_REFUSAL_GRACE_S = 0.5  # for the same refusal from other ranks
 _TOGETHER_S = 0.5  # failures that arrive within it are put in order by the hosts' clocks
 _MAX_FOREIGN = 500
 _SIGNALLED = 128  # what is added to a signal's number to make an exit code
@@ -34,67 +40,20 @@ _SIGNALLED = 128  # what is added to a signal's number to make an exit code
 # Codes of a rank that mean the same for the job; every other one is FAILED.
 _KEPT_CODES = frozenset({ExitCode.USAGE, ExitCode.STALLED, ExitCode.PREEMPTED})
 
-_HINTS = {
-    -signal.SIGKILL: "probably out of memory",
-    -signal.SIGSEGV: "a crash in native code",
-    int(ExitCode.STALLED): "stalled",
-    int(ExitCode.PREEMPTED): "preempted after a checkpoint",
-    127: "the program was not found",
-}
-# How Python joins the tracebacks of one failure.
-_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-
-
-class Line(NamedTuple):
-    """One line that a rank printed; ``stream`` is ``stdout`` or ``stderr``."""
-
-    rank: int
-    stream: str
-    text: str
-
 
 @dataclass(frozen=True)
-class RankEnd:
-    """How one rank ended.
+class Terms:
+    """How a job is asked to end, and when.
 
     Attributes:
-        rank: The rank.
-        host: Its host's own name.
-        code: Exit code; negative for a signal, as Popen has it.
-        time_s: When, by the host's clock, seconds since 1970.
-        was_asked: Whether it was asked to end before: then it is no cause of a failure.
-        tail: The last lines of its stderr; empty if it succeeded.
+        end_signal: The signal on which this launcher asks the ranks to end softly.
+        timeout_s: After it the job is asked to end; None sets no limit.
+        hears_beats: Whether the agents were told to say something all the time, as on several hosts.
     """
 
-    rank: int
-    host: str
-    code: int
-    time_s: float
-    was_asked: bool = False
-    tail: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class JobOutcome:
-    """How a job ended.
-
-    Attributes:
-        exit_code: 0, or what the command should end with (see ``ExitCode``; 128+n for a signal n).
-        size: Number of ranks that were asked for.
-        first_failure: The rank that failed first; None if none said so.
-        done: Ranks that ended with code 0.
-        launcher_code: What the launcher ended with; negative for a signal.
-        launcher_lines: What the launcher itself said, without what it says of every failure.
-        interrupted: The signal that ended the job from outside, 0 if none did.
-    """
-
-    exit_code: int
-    size: int
-    first_failure: RankEnd | None = None
-    done: frozenset[int] = frozenset()
-    launcher_code: int = 0
-    launcher_lines: tuple[str, ...] = ()
-    interrupted: int = 0
+    end_signal: signal.Signals = signal.SIGTERM
+    timeout_s: float | None = None
+    hears_beats: bool = False
 
 
 def supervise(
@@ -104,12 +63,13 @@ def supervise(
     on_line: Callable[[Line], None],
     on_event: Callable[[int, dict[str, Any]], None],
     base_env: Mapping[str, str] | None = None,
-    end_signal: signal.Signals = signal.SIGTERM,
+    terms: Terms | None = None,
 ) -> JobOutcome:
     """Starts a launcher's command and stays until the job and all its processes on this host ended.
 
-    After the first failure the job is ended within 10 s. SIGTERM and Ctrl-C are handed on once and
-    give the ranks time to end; the second one kills. Must run in the main thread.
+    After the first failure the job is ended within 10 s, and so it is when a host falls silent. SIGTERM and
+    Ctrl-C are handed on once and give the ranks time to end; the second one kills. Must run in the main
+    thread.
 
     Args:
         cmd: A launcher's command around rank agents.
@@ -117,13 +77,15 @@ def supervise(
         on_line: Gets each line of a rank.
         on_event: Gets (rank, event) for each event line of a rank.
         base_env: The environment that ``cmd`` adds to; None takes this process's.
-        end_signal: What asks this launcher to end the ranks softly.
+        terms: How to ask for an end, and when to do so.
 
     Raises:
         FileNotFoundError: The launcher does not exist.
     """
     process = spawn(cmd, base_env=base_env, death_signal=signal.SIGTERM)
-    job = _Job(process, size, on_line, on_event, end_signal)
+    terms = terms or Terms()
+    job = _Job(process, Roster(size, terms.hears_beats), on_line, on_event, terms)
+    job.end_at = time.monotonic() + (float("inf") if terms.timeout_s is None else terms.timeout_s)
     try:
         with signals_to(job.interrupt) as wake:
             job.read(wake)
@@ -136,44 +98,22 @@ def supervise(
     return job.outcome()
 
 
-def failure_text(outcome: JobOutcome, log_dir: Path | None = None) -> str:
-    """What to tell of a job that failed: who, then its last words once, then where more stands."""
-    first = outcome.first_failure
-    if first is None:
-        missing = sorted(set(range(outcome.size)) - outcome.done)
-        ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-        code = outcome.launcher_code
-        if outcome.exit_code == ExitCode.PREEMPTED:
-            return "the job was preempted after a checkpoint; run it again to go on"
-        if outcome.interrupted:
-            return f"the job was ended by {signal.Signals(outcome.interrupted).name}"
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        silent = f" before rank {ranks} said it was done" if missing else ""
-        return "\n".join([f"the launcher {how}{silent}", *outcome.launcher_lines])
-    lines = [f"rank {first.rank} on host {first.host} failed: {_how(first.code)}", *_last_words(first.tail)]
-    if log_dir is not None:
-        lines.append(f"log: {log_dir / f'rank-{first.rank}.log'}")
-    return "\n".join(lines)
-
-
-def tagged(line: Line, size: int) -> str:
-    """The line as it is shown: with its rank where there is more than one."""
-    return line.text if size == 1 else f"[{line.rank}] {line.text}"
-
-
 @dataclass
 class _Job:
     """What is known of a running job."""
 
     process: Process
-    size: int
+    roster: Roster
     on_line: Callable[[Line], None]
     on_event: Callable[[int, dict[str, Any]], None]
-    end_signal: signal.Signals
+    terms: Terms
     ends: dict[int, RankEnd] = field(default_factory=dict)
     failures: list[tuple[float, RankEnd]] = field(default_factory=list)
     foreign: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_FOREIGN))
     interrupted: int = 0
+    reason: str = ""  # why the supervisor itself ended the job, and the job's exit code then
+    reason_code: int = 0
+    end_at: float = float("inf")
     kill_at: float = float("inf")
 
     def read(self, wake: int) -> None:
@@ -186,7 +126,7 @@ class _Job:
             selector.register(pipe.fileno(), selectors.EVENT_READ)
             readers[pipe.fileno()] = FrameReader()
         while readers:
-            for key, _ in selector.select(None if self.kill_at == float("inf") else 0.05):
+            for key, _ in selector.select(self._patience_s()):
                 data = os.read(key.fd, 1 << 16)
                 if key.fd == wake:
                     continue
@@ -195,6 +135,7 @@ class _Job:
                 if not data:
                     selector.unregister(key.fd)
                     del readers[key.fd]
+            self._watch(time.monotonic())
             if self.process.poll() is not None:
                 # Agents that lost their launcher hold the pipes: they notice, and end their programs.
                 self.kill_at = min(self.kill_at, time.monotonic() + _ORPHAN_GRACE_S)
@@ -203,27 +144,62 @@ class _Job:
                 if self.process.poll() is not None:
                     return
 
+    def _patience_s(self) -> float | None:
+        """How long to wait for output: a moment while the job is to end, or until the next look around."""
+        if self.kill_at < float("inf"):
+            return 0.05
+        return 1.0 if self.roster.hears_beats or self.end_at < float("inf") else None
+
+    def _watch(self, now: float) -> None:
+        """Ends a job whose time is over, or of which one host fell silent."""
+        if now > self.end_at:
+            self.end_at = float("inf")
+            text = f"the job did not end within its time limit of {self.terms.timeout_s:g} s"
+            self._stop(text, ExitCode.STALLED, _TERM_GRACE_S)
+            self._send(self.terms.end_signal)
+        if not self.reason and (host := self.roster.silent_host(now)):
+            text = f"host {host} has not been heard of for {SILENCE_S:g} s: it, or the network to it, is gone"
+            self._stop(text, ExitCode.FAILED, 0.0)
+
+    def _stop(self, reason: str, code: int, grace_s: float) -> None:
+        """Has the job end; the first reason is the one that is told."""
+        if not self.reason:
+            self.reason, self.reason_code = reason, code
+        self.kill_at = min(self.kill_at, time.monotonic() + grace_s)
+
     def take(self, item: Message | str) -> None:
         """Takes one message of an agent, or one line of anybody else."""
         if isinstance(item, str):
             self.foreign.append(item)
             return
-        content = item.content
+        rank, content = item
+        self.roster.hear(rank, time.monotonic())
         if "event" in content:
-            self.on_event(item.rank, content["event"])
+            self.on_event(rank, content["event"])
         elif "end" in content:
-            self._end(item.rank, content["end"])
-        else:
+            self._end(rank, content["end"])
+        elif "start" in content:
+            self._start(rank, content["start"])
+        elif "refusal" in content:
+            self._stop(content["refusal"], ExitCode.USAGE, _REFUSAL_GRACE_S)
+        elif "beat" not in content:
             for stream, text in content.items():
-                self.on_line(Line(item.rank, stream, text))
+                self.on_line(Line(rank, stream, text))
+
+    def _start(self, rank: int, told: Mapping[str, Any]) -> None:
+        try:
+            self.roster.start(rank, told)
+        except InputError as error:
+            self._stop(str(error), ExitCode.USAGE, 0.0)
 
     def _end(self, rank: int, end: Mapping[str, Any]) -> None:
         told = RankEnd(rank, end["host"], end["code"], end["time"], end["asked"], tuple(end.get("tail", ())))
         self.ends[rank] = told
+        self.roster.forget(rank)
         if told.code and not told.was_asked:
             self.failures.append((time.monotonic(), told))
             self.kill_at = min(self.kill_at, time.monotonic() + _FAIL_GRACE_S)
-        elif len(self.ends) == self.size:
+        elif len(self.ends) == self.roster.size:
             self.kill_at = min(self.kill_at, time.monotonic() + _DONE_GRACE_S)
 
     def interrupt(self, number: int) -> None:
@@ -234,9 +210,12 @@ class _Job:
                 return
             self.interrupted = number
             self.kill_at = min(self.kill_at, time.monotonic() + _TERM_GRACE_S)
-            number = self.end_signal
+            number = int(self.terms.end_signal)
             # Not print: a signal may come while this very buffer is written.
             os.write(2, b"hvdtrain: asking the ranks to end; the same signal again kills them\n")
+        self._send(number)
+
+    def _send(self, number: int) -> None:
         if self.process.poll() is None:
             os.kill(self.process.pid, number)
 
@@ -246,16 +225,20 @@ class _Job:
         done = frozenset(rank for rank, end in self.ends.items() if end.code == 0)
         first = _first(self.failures)
         said = worth_telling(self.foreign)
-        exit_code = self._exit_code(first, len(done) == self.size)
-        return JobOutcome(exit_code, self.size, first, done, code, said, self.interrupted)
+        exit_code = self._exit_code(first, len(done) == self.roster.size)
+        return JobOutcome(exit_code, self.roster.size, first, done, code, said, self.interrupted, self.reason)
 
     def _exit_code(self, first: RankEnd | None, all_done: bool) -> int:
         if all_done:
             return ExitCode.DONE
+        if self.reason and self.reason_code != ExitCode.STALLED:
+            return self.reason_code
         if first is not None:
             return _job_code(first.code)
         if any(end.code == ExitCode.PREEMPTED for end in self.ends.values()):
             return ExitCode.PREEMPTED
+        if self.reason:
+            return self.reason_code
         if self.interrupted:
             return _SIGNALLED + self.interrupted
         code = self.process.returncode
@@ -275,19 +258,3 @@ def _first(failures: list[tuple[float, RankEnd]]) -> RankEnd | None:
         return None
     together = [end for arrived_s, end in failures if arrived_s - failures[0][0] <= _TOGETHER_S]
     return min(together, key=lambda end: end.time_s)
-
-
-def _how(code: int) -> str:
-    hint = f" ({_HINTS[code]})" if code in _HINTS else ""
-    return f"exit code {code}{hint}" if code >= 0 else f"killed by signal {-code}{hint}"
-
-
-def _last_words(tail: tuple[str, ...]) -> tuple[str, ...]:
-    """The last traceback in a rank's stderr, with those that led to it, or else the last lines."""
-    starts = [i for i, line in enumerate(tail) if line.startswith("Traceback (most recent call last):")]
-    if not starts:
-        return tail[-20:]
-    start = starts.pop()
-    while starts and any(line.startswith(_CHAINED) for line in tail[starts[-1] : start]):
-        start = starts.pop()
-    return tail[start:]

@@ -15,25 +15,39 @@ from hvdtrain.backends.base import Backend
 class Tally:
     """Sums of a loss and of right answers over samples, and the number of samples.
 
-    The sums stay on the device, so that adding to them does not wait for it.
+    What is added stays on the device and is summed up only when somebody asks: a step neither
+    waits for the device nor pays for arithmetic on scalars.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
+    def __init__(self) -> None:
+        self._sums = torch.zeros(3, dtype=torch.float64)
+        self._losses: list[torch.Tensor] = []
+        self._right: list[torch.Tensor] = []
+        self._counts: list[int] = []
 
-    def add(self, loss_sum: torch.Tensor, num_right: torch.Tensor, count: int) -> None:
-        """Adds one batch: summed loss, number of right answers, number of samples."""
-        self._sums[0] += loss_sum.detach()
-        self._sums[1] += num_right
-        self._sums[2] += count
+    def add(self, loss: torch.Tensor, num_right: torch.Tensor, count: int) -> None:
+        """Adds one batch: its mean loss, number of right answers, number of samples."""
+        self._losses.append(loss.detach())
+        self._right.append(num_right)
+        self._counts.append(count)
 
     def merge(self, other: Tally) -> None:
         """Adds what another tally of this rank holds."""
-        self._sums += other._sums
+        self._sums += other._collected()
 
     def reduced(self, backend: Backend, name: str) -> Means:
         """The means over the samples of all ranks; collective."""
-        return Means.of(backend.sum(self._sums, name).tolist())
+        return Means.of(backend.sum(self._collected(), name).tolist())
+
+    def _collected(self) -> torch.Tensor:
+        """Summed loss, right answers and samples, in double precision on the CPU."""
+        if self._counts:
+            counts = torch.tensor(self._counts, dtype=torch.float64)
+            losses = torch.stack(self._losses).to("cpu", torch.float64)
+            right = torch.stack(self._right).to("cpu", torch.float64)
+            self._sums += torch.stack([(losses * counts).sum(), right.sum(), counts.sum()])
+            self._losses, self._right, self._counts = [], [], []
+        return self._sums
 
 
 class Means:

@@ -90,8 +90,8 @@ class Trainer:
         self._step = 0
         self._samples = 0
         self._seconds = 0.0
-        self._window = Tally(parts.backend.device)
-        self._epoch_sums = Tally(parts.backend.device)
+        self._window = Tally()
+        self._epoch_sums = Tally()
         self._skipped: set[str] = set()
         self._told: set[str] = set()
 
@@ -111,11 +111,11 @@ class Trainer:
     def _train_epoch(self, epoch: int) -> Means:
         """Trains on every sample of the epoch, or up to the last step of the run."""
         parts = self._parts
-        self._epoch_sums = Tally(parts.backend.device)
+        self._epoch_sums = Tally()
         parts.replica.model.train()
         self.run_steps(parts.train.batches(epoch), epoch)
         self._epoch_sums.merge(self._window)
-        self._window = Tally(parts.backend.device)
+        self._window = Tally()
         return self._epoch_sums.reduced(parts.backend, "epoch")
 
     def run_steps(self, batches: Iterable[Batch], epoch: int) -> None:
@@ -158,7 +158,7 @@ class Trainer:
         # this factor makes it the mean over samples; where they do not, it is exactly 1.
         share = batch.count * backend.size
         (loss if share == total else loss * (share / total)).backward()  # type: ignore[no-untyped-call]
-        self._window.add(loss.detach() * batch.count, num_right, batch.count)
+        self._window.add(loss, num_right, batch.count)
 
     def _backward_nothing(self) -> None:
         """A backward pass that adds nothing, for an engine that waits for every rank's.
@@ -188,7 +188,7 @@ class Trainer:
         """Agrees on the loss since the last time and records it."""
         means = self._window.reduced(self._parts.backend, "window")
         self._epoch_sums.merge(self._window)
-        self._window = Tally(self._parts.backend.device)
+        self._window = Tally()
         if self._parts.observer:
             values = {
                 "loss": means.loss,
@@ -201,7 +201,7 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self) -> Means:
         """Means over every held-out sample, each counted once; collective."""
-        parts, tally = self._parts, Tally(self._parts.backend.device)
+        parts, tally = self._parts, Tally()
         module = parts.replica.module
         parts.backend.agree_buffers(module)
         module.eval()
@@ -211,7 +211,7 @@ class Trainer:
                 inputs = batch.inputs.to(parts.backend.device, non_blocking=True)
                 targets = batch.targets.to(parts.backend.device, non_blocking=True)
                 loss, num_right = classification(module(inputs), targets)
-                tally.add(loss * batch.count, num_right, batch.count)
+                tally.add(loss, num_right, batch.count)
         module.train()
         return tally.reduced(parts.backend, "validation")
 

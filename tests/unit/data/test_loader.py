@@ -4,6 +4,8 @@ import random
 import signal
 import sys
 import time
+from collections import namedtuple
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from hvdtrain.data import prefetch
-from hvdtrain.data.batch import SampleError, SkipSample
+from hvdtrain.data.batch import Batch, SampleError, SkipSample
 from hvdtrain.data.loader import PartitionLoader
 from hvdtrain.data.partition import Partition
 from hvdtrain.errors import InputError, TrainingError
@@ -236,6 +238,28 @@ def test_a_data_set_may_collate_itself():
     assert (batch.inputs, batch.targets, batch.count) == (6, 4, 4)
 
 
+def test_pinning_reaches_every_tensor_and_keeps_the_structure(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)  # needs CUDA
+    pair = namedtuple("pair", "x y")
+    inputs = {"a": torch.tensor(1), "b": [torch.tensor(2), "text"], "c": pair(torch.tensor(3), None)}
+    pinned = Batch(inputs, torch.tensor(4), 1, 1, 1, skipped=("x",)).pin_memory()
+    assert pinned == Batch(
+        {"a": torch.tensor(2), "b": [torch.tensor(3), "text"], "c": pair(torch.tensor(4), None)},
+        torch.tensor(5),
+        1,
+        1,
+        1,
+        skipped=("x",),
+    )
+
+
+def test_pinning_without_cuda_has_no_effect(recwarn):
+    with PartitionLoader(numbers(4), Partition(4, 1, 4), 0, pin_memory=True) as loader:
+        (batch,) = loader.batches(0)
+    assert batch.inputs.is_pinned() == torch.cuda.is_available()
+    assert not recwarn.list
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(3))
@@ -263,19 +287,30 @@ def test_a_wrong_place_is_told_at_once():
 # --- the life of the workers
 
 
-def send_to_workers(numbers_, pids):
-    for pid in pids:
-        for number in numbers_:
-            os.kill(pid, number)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def test_signals_for_the_trainer_do_not_end_workers():
     with PartitionLoader(numbers(400), Partition(400, 1, 2), 0, workers=2) as loader:
         batches = loader.batches(0)
-        read = [next(batches)]
-        send_to_workers([signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2], worker_pids())
+        read = [next(batches)]  # the second worker may be starting still
+        for pid, number in product(worker_pids(), SIGNALS):
+            os.kill(pid, number)
         read += batches
     assert sum(batch.count for batch in read) == 400
+
+
+def test_the_rank_still_gets_its_signals():
+    received = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: received.append(number))
+    try:
+        with PartitionLoader(numbers(8), Partition(8, 1, 2), 0, workers=1) as loader:
+            list(loader.batches(0))
+            os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert received == [signal.SIGUSR1]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
 
 
 def test_a_killed_worker_is_an_error_of_the_next_batch():
@@ -301,7 +336,7 @@ def test_a_worker_that_dies_while_the_rank_waits_is_an_error():
 
 
 def test_close_ends_a_worker_that_is_stuck(monkeypatch):
-    monkeypatch.setattr(prefetch, "_CLOSE_GRACE_S", 0.1)
+    monkeypatch.setattr(prefetch, "_CLOSE_GRACE_S", 0.3)
     dataset = Function(4, lambda index: time.sleep(600 if index else 0) or index)
     loader = PartitionLoader(dataset, Partition(4, 1, 1, shuffle=False), 0, workers=1)
     next(loader.batches(0))

@@ -160,7 +160,7 @@ def test_a_file(tmp_path):
 
 @pytest.mark.parametrize("hidden", [(), (".DS_Store",)])
 def test_empty_folder(tmp_path, hidden):
-    assert f"folder {tmp_path} is empty" in refused(make(tmp_path, *hidden))
+    assert f"{tmp_path} is empty; legal: a folder of class folders" in refused(make(tmp_path, *hidden))
 
 
 def test_folder_of_images_without_classes(tmp_path):
@@ -236,15 +236,17 @@ def nobody():
     os.seteuid(0)
 
 
-def test_unreadable_folders(tmp_path, request):
-    make(tmp_path, *GOOD)
+@pytest.mark.parametrize("mode", [0o000, 0o444, 0o111])
+@pytest.mark.parametrize("at", ["", "train", "train/cat"])
+def test_unreadable_folders(tmp_path, request, at, mode):
+    make(tmp_path, *GOOD, "train/cat/deep/1.png")
     for parent in (tmp_path, *tmp_path.parents[:2]):
         parent.chmod(0o755)
-    (tmp_path / "train/cat").chmod(0o000)
+    (tmp_path / at).chmod(mode)
     request.getfixturevalue("nobody")
     message = refused(tmp_path)
-    assert f"folder {tmp_path / 'train/cat'} cannot be read: Permission denied" in message
-    assert "cannot be read: Permission denied" in refused(tmp_path / "train/cat")
+    assert f"{tmp_path / at}" in message
+    assert "cannot be read: Permission denied" in message
 
 
 # --- the table of names

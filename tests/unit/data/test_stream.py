@@ -1,3 +1,4 @@
+import multiprocessing
 import random
 
 import pytest
@@ -112,6 +113,17 @@ def test_the_models_random_numbers_do_not_depend_on_the_stream():
     with StreamLoader(Shuffled(), StreamPartition(1, 4), 0) as loader:
         got = [torch.rand(()).item() for _ in loader.batches(0)]
     assert got == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_that_was_left_early_does_not_spill_into_the_next(workers):
+    with StreamLoader(Numbers(40), StreamPartition(1, 4), 0, workers=workers) as loader:
+        left = loader.batches(0)
+        next(left)
+        assert listed(next(loader.batches(1))) == [0, 1, 2, 3]
+        with pytest.raises(RuntimeError, match="have ended"):
+            next(left)
+    assert multiprocessing.active_children() == []
 
 
 def test_set_epoch_is_called():

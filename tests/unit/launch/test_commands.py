@@ -6,16 +6,23 @@ from pathlib import Path
 import pytest
 
 from hvdtrain.errors import InputError
+from hvdtrain.launch.exports import forwarded_names, parse_exports, rank_environment
+from hvdtrain.launch.horovodrun import Horovodrun
 from hvdtrain.launch.job import choose_launcher
 from hvdtrain.launch.local import Local
-from hvdtrain.launch.mpirun import OpenMpi, find_mpirun, parse_version
-from hvdtrain.launch.plan import LaunchPlan, MpiFacts, default_slots, forwarded_names, rank_environment
+from hvdtrain.launch.mpirun import Mpirun, find_mpirun, parse_version
+from hvdtrain.launch.plan import LaunchPlan, MpiFacts, Network, SlurmFacts, Ssh, default_slots
+from hvdtrain.launch.srun import Srun, parse_mpi_list
 from hvdtrain.topology.hosts import Cluster, Host, local_cluster, place
 
 V4 = MpiFacts("/usr/bin/mpirun", "openmpi", (4, 1, 4), "/usr")
 V5 = MpiFacts("/my venv/bin/mpirun", "openmpi", (5, 0, 11), "/my venv")
 PYTHON = "/my venv/bin/python"
-AGENT = (PYTHON, "-P", "-m", "hvdtrain.launch.rank_agent", "--", "prog", "a b", "")
+WORDS = (PYTHON, "-P", "-m", "hvdtrain.launch.rank_agent")
+PROGRAM = ("--", "prog", "a b", "")
+AGENT = (*WORDS, *PROGRAM)
+BEATING = (*WORDS, "--beat", "1", *PROGRAM)  # on several hosts
+ON_GPUS = (*WORDS, "--gpus", "all", *PROGRAM)
 KEEPALIVE = (
     *("--mca", "oob_tcp_keepalive_time", "2"),
     *("--mca", "oob_tcp_keepalive_intvl", "2"),
@@ -53,12 +60,12 @@ def two_hosts(**changes):
         ),
         (
             plan(uses_gpus=True, environ={"OMP_NUM_THREADS": "3", "PYTHONUNBUFFERED": "1"}),
-            (V5.path, "-np", "2", "-H", "localhost:2", *UNBOUND, *AGENT),
+            (V5.path, "-np", "2", "-H", "localhost:2", *UNBOUND, *ON_GPUS),
             {},
         ),
         (
             plan(3, uses_gpus=True, cores=2),  # more ranks than cores
-            (V5.path, "-np", "3", "-H", "localhost:3", *UNBOUND, *YIELD, *NO_HAN, *OB1, *AGENT),
+            (V5.path, "-np", "3", "-H", "localhost:3", *UNBOUND, *YIELD, *NO_HAN, *OB1, *ON_GPUS),
             {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
         ),
         (
@@ -79,7 +86,7 @@ def two_hosts(**changes):
                     "OMP_NUM_THREADS",
                     "-x",
                     "PYTHONUNBUFFERED",
-                    *AGENT,
+                    *BEATING,
                 ),
             ),
             {"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1", "HVDTRAIN_RANKS_PER_HOST": "4,3"},
@@ -89,7 +96,7 @@ def two_hosts(**changes):
             (
                 *(V5.path, "-np", "7", "-H", "a:4,[fd00::2]:3", *UNBOUND, "--prefix", "/my venv"),
                 *(*YIELD, *NO_HAN, *KEEPALIVE, "-x", "HVDTRAIN_RANKS_PER_HOST"),
-                *("-x", "OMP_NUM_THREADS", "-x", "PYTHONUNBUFFERED", *AGENT),
+                *("-x", "OMP_NUM_THREADS", "-x", "PYTHONUNBUFFERED", *BEATING),
             ),
             {"OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1", "HVDTRAIN_RANKS_PER_HOST": "4,3"},
         ),
@@ -97,10 +104,211 @@ def two_hosts(**changes):
     ids=["v5", "v4-root", "gpus", "crowded", "user-mca", "v4-hosts", "v5-hosts"],
 )
 def test_mpirun(case, argv, env):
-    command = OpenMpi().command(case)
+    command = Mpirun().command(case)
     assert command.argv == argv
     assert command.env == env
     assert "--oversubscribe" not in command.argv
+
+
+def test_mpirun_with_everything():
+    case = two_hosts(
+        mpi=V4,
+        uses_gpus=True,
+        environ={"SITE": "x", "OMP_NUM_THREADS": "2"},
+        exported=("SITE",),
+        env={"HF_TOKEN": "t"},
+        prefix=("apptainer", "exec", "my image.sif"),
+        log_dir=Path("/runs/x y"),
+        bind="numa",
+        network=Network(("ib0",), ("10.1.0.0/16",)),
+        ssh=Ssh(2222, "/keys/id"),
+    )
+    options = ("--log-dir", "/runs/x y", "--bind", "numa", "--beat", "1", "--gpus", "all")
+    names = ("GLOO_SOCKET_IFNAME", "HF_TOKEN", "HOROVOD_GLOO_IFACE", "HVDTRAIN_RANKS_PER_HOST")
+    names += ("NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS", "PYTHONUNBUFFERED", "SITE")
+    assert Mpirun().command(case).argv == (
+        *(V4.path, "-np", "7", "-H", "a:4,[fd00::2]:3", *UNBOUND, *KEEPALIVE),
+        *("--mca", "oob_tcp_if_include", "10.1.0.0/16", "--mca", "btl_tcp_if_include", "10.1.0.0/16"),
+        *("--mca", "plm_rsh_args", "-p 2222 -i /keys/id"),
+        *(word for name in names for word in ("-x", name)),
+        *(*WORDS, *options, "--", "apptainer", "exec", "my image.sif", *PROGRAM[1:]),
+    )
+    assert Mpirun().command(case).env == {
+        "PYTHONUNBUFFERED": "1",
+        "HVDTRAIN_RANKS_PER_HOST": "4,3",
+        "HF_TOKEN": "t",
+        "NCCL_SOCKET_IFNAME": "=ib0",
+        "GLOO_SOCKET_IFNAME": "ib0",
+        "HOROVOD_GLOO_IFACE": "ib0",
+    }
+
+
+MPICH = MpiFacts("/opt/mpich/bin/mpirun", "mpich", (4, 1, 2), "/opt/mpich")
+INTEL = MpiFacts("/opt/intel/bin/mpirun", "intel", (2021, 9), "/opt/intel")
+OURS = ("HVDTRAIN_RANKS_PER_HOST", "OMP_NUM_THREADS", "PYTHONUNBUFFERED")
+THREADS = {"OMP_NUM_THREADS": "4", "PYTHONUNBUFFERED": "1"}
+
+
+def named_hosts(*slots, **changes):
+    cluster = Cluster(tuple(Host(name, num) for name, num in zip("abc", slots, strict=False)), "-H")
+    return plan(placement=place(cluster), **changes)
+
+
+@pytest.mark.parametrize(
+    ("case", "argv", "env"),
+    [
+        (
+            plan(mpi=MPICH),
+            (MPICH.path, "-bind-to", "none", "-n", "2", "-hosts", "localhost:2", *AGENT),
+            THREADS,
+        ),
+        (
+            named_hosts(2, 1, mpi=MPICH, ssh=Ssh(2222), network=Network(("ib0", "ib1"))),
+            (
+                *(MPICH.path, "-bind-to", "none", "-bootstrap", "ssh", "-bootstrap-exec-args", "-p 2222"),
+                *("-genvlist", ",".join((OURS[0], "NCCL_SOCKET_IFNAME", *OURS[1:])), "-iface", "ib0"),
+                *("-n", "3", "-hosts", "a:2,b:1", *BEATING),
+            ),
+            {**THREADS, "HVDTRAIN_RANKS_PER_HOST": "2,1", "NCCL_SOCKET_IFNAME": "=ib0,ib1"},
+        ),
+        (
+            named_hosts(2, 2, mpi=INTEL, environ={"I_MPI_PIN": "on"}, uses_gpus=True),
+            (
+                *(INTEL.path, "-bootstrap", "ssh", "-genvlist", ",".join((OURS[0], "I_MPI_PIN", *OURS[1:]))),
+                *("-n", "4", "-ppn", "2", "-hosts", "a,b"),
+                *(*WORDS, "--beat", "1", "--gpus", "all", *PROGRAM),
+            ),
+            {**THREADS, "HVDTRAIN_RANKS_PER_HOST": "2(x2)"},
+        ),
+        (
+            named_hosts(2, 1, mpi=INTEL, slurm=SlurmFacts(("a", "b"))),
+            (
+                *(INTEL.path, "-genvlist", ",".join((OURS[0], "I_MPI_PIN", "I_MPI_THREAD_YIELD", *OURS[1:]))),
+                *("-host", "a", "-n", "2", *BEATING, ":", "-host", "b", "-n", "1", *BEATING),
+            ),
+            {**THREADS, "HVDTRAIN_RANKS_PER_HOST": "2,1", "I_MPI_PIN": "off", "I_MPI_THREAD_YIELD": "2"},
+        ),
+    ],
+    ids=["mpich", "mpich-hosts", "intel", "intel-unequal-in-slurm"],
+)
+def test_hydra(case, argv, env):
+    command = Mpirun().command(case)
+    assert command.argv == argv
+    assert command.env == env
+
+
+SLURM = SlurmFacts(("a", "b", "c"), ("cray_shasta", "none", "pmi2", "pmix", "pmix_v4"))
+SRUN = ("--cpu-bind=none", "--kill-on-bad-exit=1")
+
+
+@pytest.mark.parametrize(
+    ("case", "layout", "rest"),
+    [
+        (
+            named_hosts(2, 2, slurm=SLURM),
+            ("--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--nodelist=a,b"),
+            (),
+        ),
+        (
+            named_hosts(2, 1, slurm=SLURM),
+            ("--nodes=2", "--ntasks=3", "--distribution=arbitrary", "--nodelist=a,a,b"),
+            (),
+        ),
+        (
+            named_hosts(1, 1, slurm=replace(SLURM, hosts=("b", "a"), cpus_per_task=6)),
+            ("--nodes=2", "--ntasks=2", "--distribution=arbitrary", "--nodelist=a,b"),
+            ("--cpus-per-task=6",),
+        ),
+    ],
+    ids=["equal", "unequal", "order"],
+)
+def test_srun(case, layout, rest):
+    case = replace(case, environ={"HOME": "/root", "HF_TOKEN": "t", "NCCL_DEBUG": "INFO", "OTHER": "x"})
+    command = Srun().command(case)
+    names = command.argv[-len(BEATING) - 1].removeprefix("--export=").split(",")
+    assert command.argv[: -len(BEATING) - 1] == ("srun", "--mpi=pmix", *layout, *SRUN, *rest)
+    assert command.argv[-len(BEATING) :] == BEATING
+    assert {"HOME", "NCCL_DEBUG", "OMP_NUM_THREADS", "HVDTRAIN_RANKS_PER_HOST"} <= set(names)
+    assert not {"HF_TOKEN", "OTHER"} & set(names)
+    assert {name for name in command.env if name.startswith("OMPI_")} <= set(names)
+    assert command.env["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    assert command.env["OMPI_MCA_coll"] == "^han,adapt"
+    assert not [name for name in command.env if "oob" in name]
+
+
+def test_srun_is_refused_with_its_types():
+    assert "salloc" in Srun().refusal(plan())
+    assert Srun().refusal(named_hosts(1, 1, slurm=SlurmFacts(("a",)))) == "b is not of this Slurm job"
+    without = replace(SLURM, mpi_types=("none", "pmi2"))
+    assert Srun().refusal(named_hosts(1, slurm=without)).endswith("openmpi; srun --mpi=list names none, pmi2")
+    assert Srun().refusal(named_hosts(1, slurm=SLURM, mpi=MPICH)).startswith("none of its --mpi types")
+    assert Srun().refusal(named_hosts(1, slurm=replace(SLURM, mpi_type="pmi2"), mpi=MPICH)) == ""
+    assert "no --mpi type 'pmi1'" in Srun().refusal(named_hosts(1, slurm=replace(SLURM, mpi_type="pmi1")))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MPI plugin types are...\n\tcray_shasta\n\tpmi2\n\tpmix\n\tnone\n"
+        "specific pmix plugin versions available: pmix_v4,pmix_v3\n",
+        "srun: MPI types are...\nsrun: cray_shasta\nsrun: pmi2\nsrun: pmix\nsrun: none\n"
+        "srun: pmix_v4\nsrun: pmix_v3\n",
+    ],
+)
+def test_mpi_types_of_srun(text):
+    assert parse_mpi_list(text) == ("cray_shasta", "pmi2", "pmix", "none", "pmix_v4", "pmix_v3")
+
+
+def test_horovodrun():
+    mpi = replace(V5, path="/venv/bin/mpirun", prefix="/venv")
+    network = Network(("eth0",), ("10.0.0.0/24",))
+    case = named_hosts(2, 1, mpi=mpi, has_horovodrun=True, ssh=Ssh(2222, "/keys/id"), network=network)
+    case = replace(case, environ={"PATH": "/bin", "HF_TOKEN": "t", "HOME": "/root", "OTHER": "x"})
+    command = Horovodrun().command(case)
+    mpi_args = (
+        "--mpi-args=--prefix /venv --mca mpi_yield_when_idle 1 --mca coll '^han,adapt' "
+        "--mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 2 --mca oob_tcp_keepalive_probes 2 "
+        "--mca oob_tcp_if_include 10.0.0.0/24"
+    )
+    assert command.argv == (
+        *(PYTHON, "-P", "-m", "horovod.runner.launch", "--mpi", "-np", "3", "-H", "a:2,b:1"),
+        *("--binding-args=--bind-to none --map-by slot", mpi_args),
+        *("--ssh-port", "2222", "--ssh-identity-file", "/keys/id", "--network-interfaces", "eth0"),
+        *BEATING,
+    )
+    assert command.env["PATH"] == "/venv/bin:/bin"
+    assert command.unset == ("HF_TOKEN", "OTHER")
+
+
+def test_horovodrun_is_refused_where_it_would_break():
+    good = named_hosts(1, 1, has_horovodrun=True, mpi=V4)
+    assert Horovodrun().refusal(good) == ""
+    assert "build-horovod" in Horovodrun().refusal(replace(good, has_horovodrun=False))
+    assert "/my venv/bin" in Horovodrun().refusal(replace(good, mpi=V5))
+    assert "mpich" in Horovodrun().refusal(replace(good, mpi=MPICH))
+    assert "'/my key'" in Horovodrun().refusal(replace(good, ssh=Ssh(None, "/my key")))
+
+
+def test_a_lone_colon_is_no_second_program():
+    command = Mpirun().command(plan(program=("prog", ":", "b")))
+    assert command.argv[-6:] == (*WORDS, "--program", '["prog", ":", "b"]')
+
+
+def test_gpus_that_were_picked_are_told_by_rank():
+    cluster = Cluster((Host("a", 2, devices=(3, 1)), Host("b", 1)), "-H")
+    argv = Mpirun().command(plan(placement=place(cluster), uses_gpus=True)).argv
+    assert argv[argv.index("--gpus") + 1] == "3,1,0"
+
+
+def test_exports():
+    environ = {"HF_TOKEN": "t"}
+    assert parse_exports(["A=1", "HF_TOKEN", "B=a=b\n"], environ) == ({"A": "1", "B": "a=b\n"}, ("HF_TOKEN",))
+    with pytest.raises(InputError, match="--env: X is not set here; write --env X=VALUE"):
+        parse_exports(["X"], environ)
+    with pytest.raises(InputError, match="legal: NAME or NAME=VALUE"):
+        parse_exports(["1=2"], environ)
+    named = plan(environ=environ, exported=("HF_TOKEN",))
+    assert "HF_TOKEN" in forwarded_names(named)
 
 
 def test_local():
@@ -111,11 +319,12 @@ def test_local():
 
 
 def test_choices_are_told():
-    assert OpenMpi().notes(plan()) == (
+    assert Mpirun().notes(plan()) == (
         "OMP_NUM_THREADS=4: 8 cores, 2 ranks on a host",
         "waiting ranks yield their core (mpi_yield_when_idle)",
+        "without Open MPI 5's han and adapt collectives, which crawl where ranks share cores",
     )
-    assert OpenMpi().notes(plan(uses_gpus=True, environ={"OMP_NUM_THREADS": "1"})) == ()
+    assert Mpirun().notes(plan(uses_gpus=True, environ={"OMP_NUM_THREADS": "1"})) == ()
 
 
 def test_secrets_stay_on_this_host():
@@ -150,15 +359,16 @@ def test_choice_of_launcher():
     assert choose_launcher(plan()).name == "mpirun"
     assert choose_launcher(plan(mpi=None)).name == "local"
     assert choose_launcher(plan(), "local").name == "local"
-    with pytest.raises(InputError, match="no launcher 'mpi'; legal: auto, mpirun, local"):
+    assert choose_launcher(named_hosts(2, 2)).name == "mpirun"
+    assert choose_launcher(named_hosts(2, 2, slurm=SLURM)).name == "srun"
+    assert choose_launcher(named_hosts(2, 2, slurm=replace(SLURM, mpi_types=("pmi2",)))).name == "mpirun"
+    assert choose_launcher(named_hosts(2, 2, slurm=SLURM, mpi=INTEL)).name == "mpirun"
+    with pytest.raises(InputError, match="no launcher 'mpi'; legal: auto, mpirun, horovodrun, srun, local"):
         choose_launcher(plan(), "mpi")
     with pytest.raises(InputError, match="pip install openmpi"):
         choose_launcher(plan(mpi=None), "mpirun")
     with pytest.raises(InputError, match="not on a, fd00::2"):
         choose_launcher(two_hosts(), "local")
-    mpich = MpiFacts("/usr/bin/mpirun", "mpich", (4, 0), "/usr")
-    with pytest.raises(InputError, match="mpich, not Open MPI"):
-        choose_launcher(plan(mpi=mpich), "mpirun")
 
 
 @pytest.mark.parametrize(
@@ -181,14 +391,18 @@ def test_unknown_mpirun():
         parse_version("/x/mpirun", "LAM 7.1\nmore")
 
 
-def test_mpirun_is_found_on_path_or_beside_python(tmp_path):
-    made = {}
-    for name in ("path", "an env"):
-        made[name] = tmp_path / name / "bin" / "mpirun"
-        made[name].parent.mkdir(parents=True)
-        made[name].touch(mode=0o755)
-    on_path, prefix = {"PATH": str(made["path"].parent)}, str(tmp_path / "an env")
-    assert find_mpirun(on_path, prefix) == str(made["path"])
-    assert find_mpirun({"PATH": str(tmp_path)}, prefix) == str(made["an env"])
-    assert find_mpirun({}, prefix) == str(made["an env"])
+def test_mpirun_of_the_environment_comes_first_where_it_is_whole(tmp_path):
+    def install(folder, *names):
+        (tmp_path / folder / "bin").mkdir(parents=True, exist_ok=True)
+        for name in names:
+            (tmp_path / folder / "bin" / name).touch(mode=0o755)
+        return str(tmp_path / folder / "bin" / "mpirun")
+
+    on_path = install("path", "mpirun")
+    half = install("half env", "mpirun")
+    whole = install("an env", "mpirun", "mpicxx")
+    env = {"PATH": str(tmp_path / "path" / "bin")}
+    assert find_mpirun(env, str(tmp_path / "an env")) == whole
+    assert find_mpirun(env, str(tmp_path / "half env")) == on_path
+    assert find_mpirun({}, str(tmp_path / "half env")) == half
     assert find_mpirun({}, str(tmp_path)) is None

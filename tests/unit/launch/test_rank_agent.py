@@ -1,5 +1,6 @@
 """The agent around one rank, as a launcher starts it: real processes, frames read back."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from hvdtrain.launch.frames import FrameReader, Message
 from hvdtrain.launch.local import rank_variables
-from hvdtrain.launch.rank_agent import TAIL_LINES
+from hvdtrain.launch.outlet import TAIL_LINES
 
 LIMIT_S = 60
 AGENT = [sys.executable, "-P", "-m", "hvdtrain.launch.rank_agent"]
@@ -222,6 +223,48 @@ def test_only_an_uncaught_exception_of_the_program_itself_ends_it(start):
         assert agent.lines() == ["on"]
 
 
+def test_program_as_json():
+    words = [sys.executable, "-c", "import sys; print(sys.argv[1:])", ":", "a b", ""]
+    process = subprocess.run(
+        [*AGENT, "--program", json.dumps(words)],
+        env={**os.environ, **rank_variables(1, 2, 0)},
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=True,
+    )
+    messages = [item.content for item in FrameReader().feed(process.stderr)]
+    assert {"stdout": "[':', 'a b', '']"} in messages
+
+
+def test_start_is_told_first(start):
+    agent = start("true").read()
+    assert agent.messages[0].content == {"start": {"host": os.uname().nodename, "size": 2, "device": ""}}
+
+
+def test_beat(start):
+    agent = start("sleep", "4", options=("--beat", "1")).read()
+    assert {"beat": 1} in [message.content for message in agent.messages]
+
+
+def test_rank_is_bound_to_its_share_of_the_cores(start):
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("one core")
+    half = len(cores) // 2
+    code = "import os; print(sorted(os.sched_getaffinity(0)))"
+    assert start(*python(code), options=("--bind", "core")).read().lines() == [str(cores[half : 2 * half])]
+    agent = start(*python(code), options=("--bind", f"core:{len(cores)}")).read()
+    assert "refusal" in agent.messages[0].content
+    assert agent.process.returncode == 2
+
+
+def test_rank_without_a_gpu_is_refused(start):
+    agent = start("true", options=("--gpus", "all"), env={"CUDA_VISIBLE_DEVICES": "NoDevFiles"}).read()
+    assert agent.process.returncode == 2
+    refusal = agent.messages[0].content["refusal"]
+    assert refusal.startswith("rank 1 sees no GPU (CUDA_VISIBLE_DEVICES='NoDevFiles')")
+
+
 def test_users_own_sitecustomize_and_paths_are_kept(start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('mine')")
     code = "import os, sys\nprint(os.environ.get('PYTHONPATH'), any('startup' in path for path in sys.path))"
@@ -242,5 +285,6 @@ def test_agent_imports_little():
     assert own <= {
         *("hvdtrain.errors", "hvdtrain.process", "hvdtrain.version", "hvdtrain.launch", "hvdtrain.topology"),
         *("hvdtrain.launch.frames", "hvdtrain.launch.signals", "hvdtrain.launch.rank_agent"),
+        "hvdtrain.launch.outlet",
         *("hvdtrain.topology.environ", "hvdtrain.topology.devices", "hvdtrain.topology.launchers"),
     }

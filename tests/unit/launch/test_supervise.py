@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hvdtrain.launch.paragraphs import worth_telling
-from hvdtrain.launch.supervise import JobOutcome, Line, RankEnd, failure_text, supervise, tagged
+from hvdtrain.launch.supervise import JobOutcome, Line, RankEnd, Terms, failure_text, supervise, tagged
 from hvdtrain.process import Command
 
 PROLOGUE = """
@@ -124,7 +124,7 @@ def test_signals_are_handed_on_in_the_launchers_words(job):
         size=1,
         on_line=print,
         on_event=on_event,
-        end_signal=signal.SIGURG,
+        terms=Terms(signal.SIGURG),
     )
     assert outcome.launcher_lines == ("[10, 23]",)
     assert (outcome.exit_code, outcome.interrupted) == (75, signal.SIGTERM)
@@ -165,6 +165,58 @@ def test_callback_that_raises_ends_the_job():
 def test_launcher_that_does_not_exist():
     with pytest.raises(FileNotFoundError):
         supervise(Command(("/no/such/mpirun",)), size=1, on_line=print, on_event=print)
+
+
+START = """
+def start(rank, size=2, device='', host='h'):
+    say(rank, {'start': {'host': host, 'size': size, 'device': device}})
+"""
+BUS = "0000:01:00.0"
+
+
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        (
+            "start(0, device='GPU-a'); start(1, device='GPU-a', host='i')",
+            "ranks 0 and 1 share GPU GPU-a on host h and i;",
+        ),
+        (f"start(0, device='{BUS}'); start(1, device='{BUS}')", f"ranks 0 and 1 share GPU h {BUS} "),
+        ("start(0); start(0, host='i')", "two processes take themselves for rank 0, on hosts h and i;"),
+        ("start(0, size=1)", "2 ranks were asked for, but on host h the launcher started rank 0 of 1;"),
+        ("say(1, {'refusal': 'no GPU'})", "no GPU"),
+    ],
+    ids=["gpu", "gpu-without-uuid", "rank-twice", "singleton", "refusal"],
+)
+def test_ranks_that_cannot_be_end_the_job(job, script, text):
+    outcome, _, _ = job(START + script + "\ntime.sleep(300)")
+    assert outcome.exit_code == 2
+    assert failure_text(outcome).startswith(text)
+
+
+def test_two_hosts_may_have_gpus_at_one_address(job):
+    starts = f"start(0, device='{BUS}'); start(1, device='{BUS}', host='i'); "
+    outcome, _, _ = job(START + starts + "end(0, 0); end(1, 0)")
+    assert outcome.exit_code == 0
+
+
+def test_time_limit_asks_softly(job):
+    script = (
+        "import signal\ndef stop(n, _):\n end(0, 0, asked=True)\n end(1, -15, asked=True)\n sys.exit(1)\n"
+        "signal.signal(23, stop)\nwhile True: time.sleep(0.05)"
+    )
+    outcome, _, _ = job(script, terms=Terms(signal.SIGURG, timeout_s=1.0))
+    assert outcome.exit_code == 4
+    assert failure_text(outcome) == "the job did not end within its time limit of 1 s"
+
+
+def test_host_that_falls_silent(job, monkeypatch):
+    monkeypatch.setattr("hvdtrain.launch.roster.SILENCE_S", 3.0)
+    script = "start(0); start(1, host='i')\nwhile True: say(0, {'beat': 1}); time.sleep(0.2)"
+    outcome, lines, _ = job(START + script, terms=Terms(hears_beats=True))
+    assert outcome.exit_code == 1
+    assert failure_text(outcome).startswith("host i has not been heard of for ")
+    assert lines == []
 
 
 TRACEBACK = ("Traceback (most recent call last):", '  File "x.py", line 1, in <module>', "RuntimeError: no")

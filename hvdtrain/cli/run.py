@@ -1,0 +1,102 @@
+"""``hvdtrain run``: starts any program, one process per slot, and stays with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from hvdtrain.cli.launch_options import LaunchOptions, launch_options, make_plan, with_site
+from hvdtrain.cli.placement_options import PlacementOptions, placement_options, resolve_placement
+from hvdtrain.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from hvdtrain.launch.plan import Launcher, LaunchPlan
+    from hvdtrain.launch.supervise import Line
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@placement_options
+@launch_options
+@click.option("--tag/--no-tag", default=None, help="The rank before each line; default: with several.")
+@click.option("--dry-run", is_flag=True, help="Print the command and environment that would run, and stop.")
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON document on stdout.")
+@click.argument("program", nargs=-1, metavar="-- PROGRAM [ARGUMENT]...", type=click.UNPROCESSED)
+def command(
+    placement: PlacementOptions,
+    launch: LaunchOptions,
+    tag: bool | None,
+    dry_run: bool,
+    as_json: bool,
+    program: tuple[str, ...],
+) -> int:
+    """Run any program as ranks, one process per slot.
+
+    The hosts come from -H, --hostfile or --nodelist, or else from the Slurm, LSF or PBS job
+    around; without any of these all ranks run on this machine.
+    """
+    from hvdtrain.launch.job import choose_launcher
+    from hvdtrain.launch.site import read_site, site_path
+
+    resolved = resolve_placement(placement, following=program)
+    if not program:
+        raise InputError("no program to run", legal="hvdtrain run [OPTIONS] -- PROGRAM [ARGUMENT ...]")
+    options = with_site(launch, read_site(site_path(os.environ)))
+    plan, notes = make_plan(options, resolved, program, os.environ, is_dry=dry_run)
+    chosen = choose_launcher(plan, options.launcher or "auto")
+    notes += chosen.notes(plan)
+    if dry_run:
+        return _show(plan, chosen, notes, as_json)
+    return _run(plan, chosen, options.timeout_s, tag, as_json)
+
+
+def _show(plan: LaunchPlan, launcher: Launcher, notes: tuple[str, ...], as_json: bool) -> int:
+    from hvdtrain.launch.describe import describe_plan
+
+    if as_json:
+        print(json.dumps({**describe_plan(plan, launcher), "notes": notes}, indent=2))
+    else:
+        print(launcher.command(plan).display())
+        for note in notes:
+            print(f"hvdtrain: note: {note}", file=sys.stderr)
+    return int(ExitCode.DONE)
+
+
+def _run(
+    plan: LaunchPlan, launcher: Launcher, timeout_s: float | None, tag: bool | None, as_json: bool
+) -> int:
+    from hvdtrain.launch.job import launch_job
+    from hvdtrain.launch.supervise import failure_text, tagged
+
+    # With --json stdout is for the one document.
+    streams = {"stdout": sys.stderr if as_json else sys.stdout, "stderr": sys.stderr}
+    size = plan.size if tag is None else 2 if tag else 1
+
+    def show(line: Line) -> None:
+        stream = streams[line.stream]
+        stream.write(tagged(line, size) + "\n")
+        stream.flush()
+
+    outcome = launch_job(plan, show, lambda *_: None, launcher=launcher.name, timeout_s=timeout_s)
+    failed = outcome.exit_code != ExitCode.DONE
+    text = failure_text(outcome, plan.log_dir) if failed else ""
+    if failed:
+        print(f"hvdtrain: {text}", file=sys.stderr)
+    if as_json:
+        first = outcome.first_failure
+        document = {
+            "schema": 1,
+            "exit_code": int(outcome.exit_code),
+            "launcher": launcher.name,
+            "size": outcome.size,
+            "done": sorted(outcome.done),
+            "failed_rank": first.rank if first else None,
+            "failed_host": first.host if first else None,
+            "failed_code": first.code if first else None,
+            "error": text,
+        }
+        print(json.dumps(document))
+    return int(outcome.exit_code)

@@ -1,0 +1,71 @@
+"""Hydra, the mpirun of MPICH and of Intel MPI.
+
+Source: "Using the Hydra Process Manager" of MPICH; "Global Hydra Options" and "Local Options" of the Intel
+MPI Library Developer Reference. Hydra takes long options with one dash.
+"""
+
+from __future__ import annotations
+
+from hvdtrain.launch.exports import forwarded_names, rank_environment
+from hvdtrain.launch.plan import LaunchPlan, agent_argv
+from hvdtrain.process import Command
+
+
+def command(plan: LaunchPlan) -> Command:
+    """The mpirun command."""
+    assert plan.mpi is not None
+    is_intel = plan.mpi.vendor == "intel"
+    environment = rank_environment(plan)
+    if is_intel:
+        environment = {**_intel_variables(plan), **environment}
+    argv = [plan.mpi.path, *(() if is_intel else ("-bind-to", "none")), *_bootstrap(plan)]
+    if not plan.is_one_host:
+        argv += ["-genvlist", ",".join(sorted({*forwarded_names(plan), *environment}))]
+        if plan.network is not None:
+            argv += ["-iface", plan.network.interfaces[0]]
+    return Command((*argv, *_ranks(plan)), environment)
+
+
+def notes(plan: LaunchPlan) -> tuple[str, ...]:
+    """What was chosen without being asked for."""
+    assert plan.mpi is not None
+    if plan.mpi.vendor == "intel" and "I_MPI_THREAD_YIELD" in _intel_variables(plan):
+        return ("waiting ranks yield their core (I_MPI_THREAD_YIELD)",)
+    return ()
+
+
+def _ranks(plan: LaunchPlan) -> tuple[str, ...]:
+    """How many ranks on which host, and what they run.
+
+    MPICH reads slots from its list of hosts. Intel MPI does not; it takes a number for all hosts, or, where
+    they are unequal, an argument set for each.
+    """
+    assert plan.mpi is not None
+    hosts, agent = plan.placement.hosts, agent_argv(plan)
+    if plan.mpi.vendor == "mpich":
+        listed = ",".join(f"{host.name}:{host.slots}" for host in hosts)
+        return ("-n", str(plan.size), "-hosts", listed, *agent)
+    if len({host.slots for host in hosts}) == 1:
+        listed = ",".join(host.name for host in hosts)
+        return ("-n", str(plan.size), "-ppn", str(hosts[0].slots), "-hosts", listed, *agent)
+    words: list[str] = []
+    for host in hosts:
+        words += [":"] if words else []
+        words += ["-host", host.name, "-n", str(host.slots), *agent]
+    return tuple(words)
+
+
+def _bootstrap(plan: LaunchPlan) -> tuple[str, ...]:
+    """How Hydra starts its proxies; inside a Slurm allocation it finds srun by itself."""
+    if plan.is_one_host or plan.slurm is not None:
+        return ()
+    arguments = plan.ssh.arguments
+    return ("-bootstrap", "ssh", *(("-bootstrap-exec-args", " ".join(arguments)) if arguments else ()))
+
+
+def _intel_variables(plan: LaunchPlan) -> dict[str, str]:
+    """Intel MPI takes as variables what others take as options; the caller's own settings come first."""
+    chosen = {"I_MPI_PIN": "off"}
+    if plan.is_crowded or not plan.uses_gpus:
+        chosen["I_MPI_THREAD_YIELD"] = "2"  # a waiting rank calls sched_yield
+    return {name: value for name, value in chosen.items() if name not in plan.environ}

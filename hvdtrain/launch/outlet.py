@@ -1,0 +1,96 @@
+"""Where a rank's lines go: frames to the supervisor, lines to the rank's log, the last errors into memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hvdtrain.errors import InputError
+from hvdtrain.launch.frames import EVENT_MARK, encode
+
+TAIL_LINES = 200
+_TAIL_WIDTH = 2000
+
+
+class Outlet:
+    """Takes what one rank prints.
+
+    Attributes:
+        tail: The last ``TAIL_LINES`` lines of stderr.
+        uncaught_pid: The process that said it died of an uncaught exception; None while none did.
+        uncaught_at: When it said so, seconds since 1970.
+    """
+
+    def __init__(self, rank: int, log: BinaryIO | None, fd: int = 2) -> None:
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.uncaught_pid: int | None = None
+        self.uncaught_at = 0.0
+        self._rank, self._log, self._fd = rank, log, fd
+
+    def send(self, content: dict[str, Any]) -> None:
+        """Sends one message.
+
+        Raises:
+            BrokenPipeError: The supervisor is gone.
+        """
+        for block in encode(self._rank, content):
+            _write(self._fd, block)
+
+    def line(self, stream: str, raw: bytes) -> None:
+        """Takes one line that the child printed on ``stdout`` or ``stderr``, without its newline."""
+        text = raw.decode("utf-8", errors="replace").rstrip("\r")
+        if text.startswith(EVENT_MARK) and self._event(text[len(EVENT_MARK) :]):
+            return
+        text = text[text.rfind("\r") + 1 :]  # of a progress bar, what a terminal would show
+        if stream == "stderr":
+            self.tail.append(text[:_TAIL_WIDTH])
+        self.send({stream: text})
+        if self._log is not None:
+            try:
+                self._log.write(text.encode("utf-8", errors="replace") + b"\n")
+            except OSError as error:
+                self._log = None
+                self.send({"stderr": f"hvdtrain: the log of rank {self._rank} ends here: {error.strerror}"})
+
+    def _event(self, text: str) -> bool:
+        try:
+            event = json.loads(text)
+        except ValueError:
+            return False
+        if not isinstance(event, dict):
+            return False
+        if "uncaught" in event:
+            self.uncaught_pid, self.uncaught_at = event.get("pid"), time.time()
+        else:
+            self.send({"event": event})
+        return True
+
+
+def open_log(log_dir: str | None, rank: int) -> BinaryIO | None:
+    """Opens ``LOG_DIR/rank-N.log`` for appending; None without a folder.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    if log_dir is None:
+        return None
+    path = Path(log_dir) / f"rank-{rank}.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "ab", buffering=0)  # open until the process ends
+    except OSError as error:
+        raise InputError(f"the log {path} cannot be written: {error.strerror}") from None
+
+
+def _write(fd: int, data: bytes) -> None:
+    """Writes all of it, also where the launcher made the pipe non-blocking."""
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:
+            select.select([], [fd], [])

@@ -1,0 +1,77 @@
+"""Who takes part: what the supervisor checks of ranks that report for work, and whom it has not heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hvdtrain.errors import InputError
+from hvdtrain.topology.devices import Seat, check_seats
+
+# An agent says something every 3 s; four in a row are not lost by chance.
+SILENCE_S = 11.0
+
+
+@dataclass
+class Roster:
+    """The ranks that reported, and when each was last heard of.
+
+    Args:
+        size: Ranks that were asked for.
+        hears_beats: Whether the agents say something all the time; they do on several hosts.
+    """
+
+    size: int
+    hears_beats: bool = False
+    hosts: dict[int, str] = field(default_factory=dict)
+    _seats: list[Seat] = field(default_factory=list)
+    _heard_at: dict[int, float] = field(default_factory=dict)
+    _looked_at: float | None = None
+
+    def start(self, rank: int, told: Mapping[str, Any]) -> None:
+        """Takes a rank's first report.
+
+        Raises:
+            InputError: It cannot be one of this job: the launcher started something else than was asked
+                for, or two ranks sit on one GPU.
+        """
+        host = told["host"]
+        if rank in self.hosts:
+            raise InputError(
+                f"two processes take themselves for rank {rank}, on hosts {self.hosts[rank]} and {host}",
+                do="the launcher does not connect them: take launcher and MPI from one installation",
+            )
+        if told["size"] != self.size or rank >= self.size:
+            raise InputError(
+                f"{self.size} ranks were asked for, but on host {host} the launcher started rank {rank} of "
+                f"{told['size']}",
+                do="take launcher and MPI from one installation",
+            )
+        self.hosts[rank] = host
+        if told["device"]:
+            # PCI addresses, which stand in for UUIDs that the driver hides, are unique on a host only.
+            key = told["device"] if "-" in told["device"] else f"{host} {told['device']}"
+            self._seats.append(Seat(rank, host, key))
+            check_seats(self._seats)
+
+    def hear(self, rank: int, now: float) -> None:
+        """Notes that a rank said something."""
+        self._heard_at[rank] = now
+
+    def forget(self, rank: int) -> None:
+        """Expects nothing more of a rank: it ended."""
+        self._heard_at.pop(rank, None)
+
+    def silent_host(self, now: float) -> str:
+        """A host of whose ranks one has been silent for too long; empty if there is none."""
+        if not self.hears_beats:
+            return ""
+        if self._looked_at is not None and now - self._looked_at > SILENCE_S / 2:
+            # This process was stopped, as a suspended job is: it could not hear anybody.
+            self._heard_at = dict.fromkeys(self._heard_at, now)
+        self._looked_at = now
+        for rank, heard_at in self._heard_at.items():
+            if now - heard_at > SILENCE_S:
+                return self.hosts.get(rank, f"of rank {rank}")
+        return ""

@@ -1,0 +1,1 @@
+"""Tools beside training: each makes or checks one thing about this environment."""

@@ -1,0 +1,101 @@
+"""What the user sees of a run."""
+
+import io
+
+import pytest
+
+from hvdtrain.cli.progress_view import BarView, LineView, TracebackHold, duration, open_view, progress_line
+
+STEP = {
+    "event": "step",
+    "epoch": 1,
+    "epochs": 2,
+    "step": 3,
+    "steps": 8,
+    "samples_per_s": 99.6,
+    "left_s": 65.0,
+}
+EPOCH = {
+    "event": "epoch",
+    "epoch": 1,
+    "epochs": 2,
+    "step": 4,
+    "validation_loss": 0.5,
+    "validation_accuracy": 0.75,
+}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (3599, "59 min 59 s"), (7620, "2 h 07 min")],
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_a_progress_line_says_only_what_is_known():
+    assert progress_line(STEP) == "epoch 1/2  step 3/8  100 samples/s  1 min 05 s left"
+    known = progress_line(STEP | {"loss": 0.25, "validation_accuracy": 0.5})
+    assert known == "epoch 1/2  step 3/8  loss 0.2500  100 samples/s  1 min 05 s left  accuracy 0.5000"
+
+
+def test_lines_are_told_at_most_once_per_interval():
+    stream = io.StringIO()
+    view = LineView(3600, stream)
+    for event in (
+        STEP,
+        STEP,
+        {"event": "note", "text": "careful"},
+        EPOCH,
+        {"event": "result", "result": {"a": 1}},
+    ):
+        view(event)
+    assert stream.getvalue().splitlines() == [
+        "note: careful",
+        "epoch 1/2  step 4  validation loss 0.5000  accuracy 0.7500",
+    ]
+    assert view.result == {"a": 1}
+    assert not view.started
+    eager = LineView(0, stream)
+    eager(STEP)
+    assert "step 3/8" in stream.getvalue()
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_gets_a_bar_that_is_gone_at_the_end():
+    stream = Terminal()
+    view = open_view(5.0, stream)
+    assert isinstance(view, BarView)
+    view(STEP)
+    view(EPOCH)
+    view.close()
+    assert "validation loss 0.5000" in stream.getvalue()
+    assert stream.getvalue().rstrip().endswith(("\x1b[2K", "\x1b[?25h")), "the cursor is shown again"
+
+
+def test_a_traceback_waits_for_what_follows():
+    said = []
+    hold = TracebackHold(said.append)
+    for line in [
+        "before",
+        "Traceback (most recent call last):",
+        '  File "x.py"',
+        "ValueError: told by the user",
+    ]:
+        hold(line)
+    assert said == ["before"]
+    hold("and on it goes")
+    assert said[1:] == [
+        "Traceback (most recent call last):",
+        '  File "x.py"',
+        "ValueError: told by the user",
+        "and on it goes",
+    ]
+    hold("hvdtrain: error: last words")
+    assert len(said) == 5
+    hold.release()
+    assert said[-1] == "hvdtrain: error: last words"
