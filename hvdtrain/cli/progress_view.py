@@ -123,9 +123,8 @@ def _start_line(event: dict[str, Any]) -> str:
 
 
 def _epoch_line(event: dict[str, Any]) -> str:
-    loss = f"  loss {event['loss']:.4f}" if "loss" in event else ""
     return (
-        f"epoch {event['epoch']}/{event['epochs']}  step {event['step']}{loss}  "
+        f"epoch {event['epoch']}/{event['epochs']}  step {event['step']}  loss {event['epoch_loss']:.4f}  "
         f"validation loss {event['validation_loss']:.4f}  accuracy {event['validation_accuracy']:.4f}"
     )
 

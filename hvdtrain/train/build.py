@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from hvdtrain.backends.base import Backend
-from hvdtrain.config import Job, OptimizerConfig
+from hvdtrain.config import FolderData, Job, OptimizerConfig
 from hvdtrain.data.loader import PartitionLoader
 from hvdtrain.data.partition import Partition
+from hvdtrain.data.scan import Listing, scan_folder
 from hvdtrain.data.sources import Source, build_source
 from hvdtrain.errors import InputError
 from hvdtrain.train.models import build_model
@@ -64,7 +65,7 @@ def build_trainer(job: Job, backend: Backend, run: RunDirectory | None, emit: Em
     check_batch(job, backend.size)
     # The same weights everywhere at the start, then a random stream of its own for each rank.
     seed_everything(job.seed)
-    source = build_source(job.data)
+    source = build_source(job.data, _listing(job, backend))
     model = build_model(job.model, source.num_classes, source.sample_shape).to(backend.device)
     optimizer = build_optimizer(job.optimizer, model)
     train, validation = (_loader(job, backend, source, shuffle) for shuffle in (True, False))
@@ -97,6 +98,15 @@ def build_trainer(job: Job, backend: Backend, run: RunDirectory | None, emit: Em
             observer=observer,
         )
     )
+
+
+def _listing(job: Job, backend: Backend) -> Listing | None:
+    """What a folder of images holds, looked up by rank 0 alone: one walk instead of one per rank."""
+    if not isinstance(job.data, FolderData):
+        return None
+    listing = backend.broadcast(scan_folder(job.data) if backend.rank == 0 else None)
+    assert isinstance(listing, Listing)
+    return listing
 
 
 def _loader(job: Job, backend: Backend, source: Source, training: bool) -> PartitionLoader:

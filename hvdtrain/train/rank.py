@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 import traceback
@@ -23,6 +24,7 @@ from hvdtrain.backends.choose import choose_backend
 from hvdtrain.backends.start import start_backend
 from hvdtrain.config import Job
 from hvdtrain.errors import ExitCode, HvdtrainError, InputError
+from hvdtrain.topology.devices import Seat, check_seats
 from hvdtrain.topology.environ import World, find_world
 from hvdtrain.train.build import build_trainer
 from hvdtrain.train.checkpoint import save_checkpoint
@@ -52,6 +54,7 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
     name, why = choose_backend(job.backend, world.size)
     notes = [why, world.notice, *prepare_environment(job, world)]
     backend = start_backend(name, world)
+    check_seats(find_seats(backend))
     run = open_run(backend)
     if run:
         for note in filter(None, notes):
@@ -65,6 +68,14 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
     trainer.close()
     backend.close()
     return result
+
+
+def find_seats(backend: Backend) -> list[Seat]:
+    """Host and GPU of every rank, on all ranks; collective."""
+    device = ""
+    if backend.device.type == "cuda":
+        device = str(torch.cuda.get_device_properties(backend.device).uuid)
+    return backend.gather(Seat(backend.rank, socket.gethostname(), device))
 
 
 def prepare_environment(job: Job, world: World) -> list[str]:
@@ -101,11 +112,11 @@ def join(job: Job, world: World, run_dir: Path | None, overwrite: bool, emit: Em
 
     def open_run(backend: Backend) -> RunDirectory | None:
         """Rank 0 makes the directory, and all hear whether that went well."""
-        run, problem = None, ""
+        run, problem, seats = None, "", find_seats(backend)
         if backend.rank == 0:
             try:
                 run = create_run_directory(job, run_dir, overwrite=overwrite)
-                run.write_json("plan.json", {"schema": 1, "source": world.launcher, "size": world.size})
+                run.write_json("plan.json", _joined_plan(world, seats))
             except InputError as error:
                 problem = str(error)
         if problem := backend.broadcast(problem):
@@ -116,6 +127,12 @@ def join(job: Job, world: World, run_dir: Path | None, overwrite: bool, emit: Em
         return run_rank(job, world, open_run, emit)
     except BaseException as error:
         end_rank(error, world)
+
+
+def _joined_plan(world: World, seats: list[Seat]) -> dict[str, Any]:
+    """What is known of a launch that somebody else made."""
+    ranks = [{"rank": seat.rank, "host": seat.host, "device": seat.device or None} for seat in seats]
+    return {"schema": 1, "source": world.launcher, "size": world.size, "ranks": ranks}
 
 
 def end_rank(error: BaseException, world: World | None = None) -> NoReturn:

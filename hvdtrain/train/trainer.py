@@ -104,7 +104,11 @@ class Trainer:
             if self._parts.may_skip:
                 self._tell_skipped()
             if self._parts.observer:
-                values = {"validation_loss": validated.loss, "validation_accuracy": validated.accuracy}
+                values = {
+                    "epoch_loss": trained.loss,
+                    "validation_loss": validated.loss,
+                    "validation_accuracy": validated.accuracy,
+                }
                 self._parts.observer.evaluated(epoch + 1, self._step, values)
         return Outcome(length.epochs, self._step, trained, validated, self._samples, self._seconds)
 

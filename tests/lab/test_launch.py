@@ -78,7 +78,7 @@ def words_of(lab, *words):
 def in_allocation(lab, hosts, *words):
     """The words inside a Slurm job of these hosts, and the environment that Slurm's commands need."""
     layout = [f"{host}:{slots}" for host, slots in hosts.items()]
-    nodes = ["salloc", "--quiet", f"--nodes={len(layout)}", "--nodelist=" + ",".join(hosts)]
+    nodes = ["salloc", "--quiet", "--exclusive", f"--nodes={len(layout)}", "--nodelist=" + ",".join(hosts)]
     return [*nodes, *words_of(lab, "run", "-H", ",".join(layout), *words)], lab.slurm_env
 
 
@@ -87,6 +87,7 @@ def over_ssh(lab, hosts, *words):
     return words_of(lab, "run", "-H", listed, *words), {}
 
 
+LAYOUTS = ({"h1": 1, "h2": 1}, {"h1": 2, "h2": 1}, {"h1": 1, "h2": 2, "h3": 1})
 # the way there, and the host from which it starts
 WAYS = {"mpirun": (over_ssh, "h1"), "horovodrun": (over_ssh, "h1"), "srun": (in_allocation, "head")}
 
@@ -108,12 +109,24 @@ def assert_nothing_left(lab, *hosts):
 
 
 @pytest.fixture
-def job(slurm):
+def program(tmp_path):
+    """Writes the code of a rank to a file: the lab lists processes a line each."""
+
+    def write(code):
+        path = tmp_path / "rank.py"
+        path.write_text(RANK + code)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def job(slurm, program):
     """Starts a launch in the background and waits until all its ranks said ``ready``; ends what is left."""
     started = []
 
     def begin(launcher, hosts, code, *options):
-        process = start(slurm, launcher, hosts, *options, "--", slurm.python, "-c", RANK + code)
+        process = start(slurm, launcher, hosts, *options, "--", slurm.python, program(code))
         started.append(process)
         ready = 0
         while ready < sum(hosts.values()):
@@ -211,10 +224,10 @@ FAILURES = {
 
 @pytest.mark.parametrize("case", FAILURES)
 @pytest.mark.parametrize("launcher", ["mpirun", "srun"])
-def test_one_rank_fails_and_all_end(slurm, launcher, case):
+def test_one_rank_fails_and_all_end(slurm, program, launcher, case):
     action, how, exit_code = FAILURES[case]
-    code = RANK + f"if world.rank == 2:\n time.sleep(1)\n {action}\ntime.sleep(300)"
-    done = launch(slurm, launcher, {"h1": 2, "h2": 1}, "--", slurm.python, "-c", code)
+    code = f"if world.rank == 2:\n time.sleep(1)\n {action}\ntime.sleep(300)"
+    done = launch(slurm, launcher, {"h1": 2, "h2": 1}, "--", slurm.python, program(code))
     assert done.returncode == exit_code, done.stderr
     assert f"hvdtrain: rank 2 on host h2 failed: {how}\n" in done.stderr
     assert done.stderr.split("hvdtrain: rank 2")[1].count("Traceback") == (case == "exception")
@@ -246,10 +259,9 @@ def interrupt(lab, launcher, number):
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "srun"])
-def test_time_limit_ends_a_hung_rank(slurm, launcher):
-    code = RANK + "signal.signal(15, signal.SIG_IGN)\nif world.rank: time.sleep(300)"
-    words = ["--timeout", "3", "--", slurm.python, "-c", code.replace("SIG_IGN", "SIG_DFL")]
-    done = launch(slurm, launcher, {"h1": 1, "h2": 1}, *words)
+def test_time_limit_ends_a_hung_rank(slurm, program, launcher):
+    hung = program("if world.rank: time.sleep(300)")
+    done = launch(slurm, launcher, {"h1": 1, "h2": 1}, "--timeout", "3", "--", slurm.python, hung)
     assert done.returncode == 4, done.stderr
     assert "did not end within its time limit of 3 s" in done.stderr
     assert_nothing_left(slurm, "h1", "h2")

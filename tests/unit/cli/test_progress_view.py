@@ -20,6 +20,7 @@ EPOCH = {
     "epoch": 1,
     "epochs": 2,
     "step": 4,
+    "epoch_loss": 1.5,
     "validation_loss": 0.5,
     "validation_accuracy": 0.75,
 }
@@ -52,7 +53,7 @@ def test_lines_are_told_at_most_once_per_interval():
         view(event)
     assert stream.getvalue().splitlines() == [
         "note: careful",
-        "epoch 1/2  step 4  validation loss 0.5000  accuracy 0.7500",
+        "epoch 1/2  step 4  loss 1.5000  validation loss 0.5000  accuracy 0.7500",
     ]
     assert view.result == {"a": 1}
     assert not view.started
