@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-SOURCES := $(shell find hvdtrain -name '*.py' -o -name '*.yaml' -o -name '*.j2' 2>/dev/null | sed 's/ /\\ /g')
+
 
 .PHONY: help demo test check format lab build-horovod environment nccl-build-check clean
 

@@ -8,7 +8,7 @@ from pathlib import Path
 SCRIPT = Path(__file__).parents[2] / ".ci" / "bootstrap.py"
 
 
-def bootstrap(tmp_path, prelude="", **variables):
+def bootstrap(tmp_path, prelude="pass", **variables):
     """Runs the script in an empty folder after ``prelude``."""
     code = f"import runpy, sys; {prelude}; sys.argv = ['bootstrap', '.venv']; "
     code += f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
@@ -23,11 +23,8 @@ def bootstrap(tmp_path, prelude="", **variables):
 def test_no_venv_module(tmp_path):
     code, told = bootstrap(tmp_path, "sys.modules['ensurepip'] = None")
     assert code == 2
-    assert (
-        told
-        == "make: missing: Python's venv module: apt install python%d.%d-venv (Debian, Ubuntu)\n"
-        % (sys.version_info[:2])
-    )
+    package = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
+    assert told == f"make: missing: Python's venv module: apt install {package} (Debian, Ubuntu)\n"
 
 
 def test_no_compiler(tmp_path):
