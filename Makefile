@@ -24,9 +24,10 @@ environment: $(VENV)/.ready
 build-horovod: $(VENV)/.ready
 	@$(BIN)/hvdtrain build-horovod
 
+# On the CPUs and with two slots, so that it runs on a machine with one core or one GPU too.
 demo: build-horovod
 	@rm -rf runs/demo
-	@$(BIN)/hvdtrain train -np 2 --run-dir runs/demo --set backend=horovod
+	@CUDA_VISIBLE_DEVICES= $(BIN)/hvdtrain train -np 2 --slots 2 --run-dir runs/demo --set backend=horovod
 
 $(VENV)/.dev: $(VENV)/.ready
 	@$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]' --no-build-isolation

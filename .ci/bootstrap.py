@@ -65,6 +65,27 @@ def run(*argv):
         sys.exit("make: this command failed with exit code %d: %s" % (code, " ".join(argv)))
 
 
+def make_environment(venv):
+    """Makes the virtual environment, once more where an interrupted call left half of one."""
+    python = os.path.join(venv, "bin", "python")
+    if _has_pip(python):
+        return python
+    print("making %s" % venv)
+    sys.stdout.flush()
+    # Only what is a virtual environment is emptied: the name may be another folder's.
+    clear = ["--clear"] if os.path.exists(os.path.join(venv, "pyvenv.cfg")) else []
+    run(*([sys.executable, "-m", "venv"] + clear + [venv]))
+    return python
+
+
+def _has_pip(python):
+    try:
+        with open(os.devnull, "w") as nowhere:
+            return subprocess.call([python, "-m", "pip", "--version"], stdout=nowhere, stderr=nowhere) == 0
+    except OSError:
+        return False
+
+
 def main(venv):
     """Makes or refreshes the environment."""
     missing = missing_parts()
@@ -72,10 +93,7 @@ def main(venv):
         for line in missing:
             sys.stderr.write("make: missing: %s\n" % line)
         sys.exit(2)
-    python = os.path.join(venv, "bin", "python")
-    if not os.path.exists(python):
-        print("making %s" % venv)
-        run(sys.executable, "-m", "venv", venv)
+    python = make_environment(venv)
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     pip += ["--constraint", "constraints.txt"]
     print("installing hvdtrain and its dependencies (torch alone is a few hundred MB or more)")

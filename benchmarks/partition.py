@@ -26,7 +26,7 @@ from hvdtrain.process import command, spawn
 RANK, RANKS, BATCH = 3, 8, 32
 NUM_INDICES = 10**6
 
-# What the README promises at every size.
+# What docs/performance.md holds it to at every size.
 LIMIT_FIRST_MS = 1.0
 LIMIT_MEMORY_MB = 20.0
 

@@ -17,7 +17,7 @@ from statistics import median
 
 from hvdtrain.process import Command, command, spawn
 
-# What the README promises for 16,384 hosts of 8 slots.
+# What docs/performance.md holds it to for 16,384 hosts of 8 slots.
 LIMIT_WALL_S = 1.0
 LIMIT_PEAK_MB = 300.0
 

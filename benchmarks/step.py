@@ -79,7 +79,9 @@ class Contest:
             for number in range(num_batches)
         ]
         engines = {"ours": "horovod", "bare": "horovod", "ddp": "ddp"}
-        self.backends = {name: start_backend(name, world) for name in {engines[v] for v in variants}}
+        self.backends = {
+            name: start_backend(name, world) for name in dict.fromkeys(engines[v] for v in variants)
+        }
         makers: dict[str, Callable[[str, tuple[int, ...]], Callable[[], None]]] = {
             "ours": self._ours,
             "bare": self._bare,
@@ -110,7 +112,7 @@ class Contest:
             rate=_constant_rate,
             length=Length(1, 1 << 60, 1 << 60),
             metrics_every_steps=25,
-            sample_shape=shape,
+            sample=torch.zeros(shape),
             may_skip=False,
             observer=None,
         )

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from hvdtrain.config import DigitsData, FactoryData, FolderData, Job, SyntheticData
+from hvdtrain.config import SHORT_FORMS, DigitsData, FactoryData, FolderData, Job, SyntheticData
 from hvdtrain.errors import InputError
 
 # One of each pair: an override of one replaces the other where the file gave it.
@@ -63,25 +63,30 @@ def parse_document(text: str, origin: str) -> tuple[dict[str, Any], dict[KeyPath
     """Parses YAML to a dictionary and the line of each of its keys.
 
     Raises:
-        InputError: Not YAML, empty, not a mapping, or a key given twice.
+        InputError: Not YAML, empty, not a mapping, a key given twice, or a value that holds itself.
     """
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        document = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        # Before the values are made: a mapping that merges itself would never come to an end.
+        lines = dict(_key_lines(node, (), origin, ()))
+        document = loader.construct_document(node) if node else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
         raise InputError(f"not YAML: {error.problem}", where=f"{origin}{line}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-13-01
         raise InputError(f"not YAML: {error}", where=origin) from None
+    except RecursionError:
+        raise InputError("values are nested too deeply", where=origin) from None
     if document is None:
         raise InputError(
             "the job file is empty", where=origin, do="see `hvdtrain schema` for what it may hold"
         )
-    if not isinstance(document, dict) or not isinstance(node, yaml.MappingNode):
+    if not isinstance(document, dict):
         kind = {"list": "a list", "str": "a text"}.get(type(document).__name__, type(document).__name__)
         raise InputError(f"the job file holds {kind}", where=origin, legal="a mapping of keys to values")
-    return document, dict(_key_lines(node, (), origin))
+    return document, lines
 
 
 def _read(path: Path) -> str:
@@ -103,11 +108,16 @@ def _name_from(path: Path) -> str:
     return stem.lstrip("._-") or "job"
 
 
-def _key_lines(node: yaml.Node, path: KeyPath, origin: str) -> Iterator[tuple[KeyPath, int]]:
+def _key_lines(
+    node: yaml.Node | None, path: KeyPath, origin: str, parents: tuple[yaml.Node, ...]
+) -> Iterator[tuple[KeyPath, int]]:
+    if node in parents:
+        where = f"{origin}:{parents[-1].start_mark.line + 1}"
+        raise InputError("an alias (*) names a value that it is itself a part of", where=where)
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             yield (*path, str(index)), item.start_mark.line + 1
-            yield from _key_lines(item, (*path, str(index)), origin)
+            yield from _key_lines(item, (*path, str(index)), origin, (*parents, node))
     if not isinstance(node, yaml.MappingNode):
         return
     seen: dict[str, int] = {}
@@ -119,7 +129,7 @@ def _key_lines(node: yaml.Node, path: KeyPath, origin: str) -> Iterator[tuple[Ke
             )
         seen[name] = line
         yield (*path, name), line
-        yield from _key_lines(value, (*path, name), origin)
+        yield from _key_lines(value, (*path, name), origin, (*parents, node))
 
 
 def _apply(document: dict[str, Any], places: dict[KeyPath, str], overrides: Sequence[str]) -> None:
@@ -131,11 +141,7 @@ def _apply(document: dict[str, Any], places: dict[KeyPath, str], overrides: Sequ
         path = tuple(key.strip().split("."))
         if not sign or not all(path):
             raise InputError("not of the form key=value", where=where, legal="--set optimizer.lr=0.1")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
-        _assign(document, path, value, where)
+        _assign(document, path, _value(text, where), where)
         other = _EXCLUSIVE.get(path)
         if other and other not in given:
             _remove(document, other)
@@ -145,12 +151,22 @@ def _apply(document: dict[str, Any], places: dict[KeyPath, str], overrides: Sequ
         places[path] = where
 
 
+def _value(text: str, where: str) -> Any:
+    """The value of an override; what is not YAML is a text."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return text
+    except RecursionError:
+        raise InputError("values are nested too deeply", where=where) from None
+
+
 def _assign(document: dict[str, Any], path: KeyPath, value: Any, where: str) -> None:
     section = document
     for depth, name in enumerate(path[:-1]):
         inner = section.get(name)
-        if path[: depth + 1] == ("model",) and isinstance(inner, str):
-            inner = {"name": inner}
+        if depth == 0 and name in SHORT_FORMS and isinstance(inner, str):
+            inner = {SHORT_FORMS[name]: inner}
         if inner is None:
             inner = {}
         if not isinstance(inner, dict):
@@ -175,16 +191,19 @@ def _explained(
     """The first of pydantic's errors as one line in the words of the job file."""
     # A misspelt key often shows up as a missing one too: the misspelling is the cause.
     found = error.errors(include_url=False)
-    first = next((item for item in found if item["type"] == "extra_forbidden"), found[0])
+    first = next((item for item in found if item["type"] in ("extra_forbidden", "invalid_key")), found[0])
     # The tag of the kind of data stands in pydantic's path, not in the user's file.
     path = tuple(str(part) for part in first["loc"])
     if path[:1] == ("data",) and len(path) > 1 and path[1] in _DATA_KINDS:
         path = ("data", *path[2:])
+    if first["type"] == "unfit_argument":
+        path += first["ctx"]["path"]
     key = ".".join(path)
     where = next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), origin)
-    message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         return _unknown_key(path, document, where)
+    if first["type"] == "invalid_key":
+        return InputError(f"key {key} is no text", where=where, legal=", ".join(_fields(path[:-1], document)))
     if first["type"] == "missing":
         return InputError(
             f"key {key!r} is missing", where=where, legal=", ".join(_fields(path[:-1], document))
@@ -218,7 +237,8 @@ def _fields(path: KeyPath, document: Mapping[str, Any]) -> list[str]:
     model: type[BaseModel] = Job
     for name in path:
         if name == "data":
-            source = str((document.get("data") or {}).get("source", ""))
+            data = document.get("data")
+            source = str(data.get("source") if isinstance(data, dict) else data)
             model = _DATA_KINDS.get("factory" if ":" in source else source, FactoryData)
             continue
         field = next((f for n, f in model.model_fields.items() if (f.alias or n) == name), None)

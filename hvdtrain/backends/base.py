@@ -27,12 +27,14 @@ class Replica:
         module: The model itself, for evaluation and saving.
         needs_backward: Whether every rank must run a backward pass in every step, also one
             that holds no samples of it.
+        fills_gradients: Whether the engine itself gives zeros to parameters that a step did not use.
     """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     module: nn.Module
     needs_backward: bool = False
+    fills_gradients: bool = False
 
 
 class Backend(ABC):
@@ -62,7 +64,12 @@ class Backend(ABC):
 
     @abstractmethod
     def distribute(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, *, compression: str = "none"
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        compression: str = "none",
+        some_unused: bool = False,
     ) -> Replica:
         """Makes all replicas equal to rank 0's and averages gradients from now on.
 
@@ -73,6 +80,7 @@ class Backend(ABC):
             model: Already on ``device``.
             optimizer: Over the model's parameters.
             compression: ``none`` or ``fp16``: the form in which gradients travel.
+            some_unused: Whether a step may leave parameters without a gradient.
         """
 
     @abstractmethod

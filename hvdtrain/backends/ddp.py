@@ -50,7 +50,12 @@ class DdpBackend(Backend):
         )
 
     def distribute(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, *, compression: str = "none"
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        compression: str = "none",
+        some_unused: bool = False,
     ) -> Replica:
         self._agree_optimizer(optimizer)
         self.agree_buffers(model)
@@ -58,6 +63,7 @@ class DdpBackend(Backend):
         # with Horovod, not in every step.
         ids = [self.device.index] if self.device.type == "cuda" else None
         options: dict[str, Any] = {"device_ids": ids, _SYNC_BUFFERS: False}
+        options["find_unused_parameters"] = some_unused
         distributed = DistributedDataParallel(model, **options)
         if compression == "fp16":
             distributed.register_comm_hook(None, fp16_compress_hook)

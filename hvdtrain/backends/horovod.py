@@ -28,6 +28,8 @@ from hvdtrain.backends.base import Backend, Replica
 from hvdtrain.errors import InputError
 from hvdtrain.topology.environ import World, check_engine_size, find_world
 
+# What its PyTorch library has reductions for.
+_REDUCED = (torch.float32, torch.float64, torch.float16, torch.int32, torch.int64, torch.uint8, torch.int8)
 _COMPRESSION = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
 
@@ -46,14 +48,28 @@ class HorovodBackend(Backend):
             os.environ.update(_meet_over_gloo(world, self._store))
         hvd.init()
         check_engine_size(world, hvd.size())
+        if device.type == "cuda" and not hvd.nccl_built():
+            # 0.28.1 would abort in its background thread at the first tensor on a GPU.
+            raise InputError(
+                "backend: this Horovod was built without NCCL, and the ranks see GPUs",
+                do="run `hvdtrain build-horovod --gpu nccl`, or choose backend=ddp, or hide the GPUs "
+                "with CUDA_VISIBLE_DEVICES=",
+            )
         super().__init__(world, device)
         if device.type == "cuda":
             torch.cuda.set_device(device)
 
     def distribute(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, *, compression: str = "none"
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        compression: str = "none",
+        some_unused: bool = False,  # noqa: ARG002 - it always reduces every parameter
     ) -> Replica:
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        for name, parameter in model.named_parameters():
+            _check_carried(name, parameter)
+        _broadcast_in_place(dict(model.named_parameters()) | dict(model.named_buffers()))
         distributed = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
@@ -63,7 +79,7 @@ class HorovodBackend(Backend):
         # The distributed optimizer is a new object: what was in the old one's state is gone.
         distributed.load_state_dict(optimizer.state_dict())
         self._agree_optimizer(distributed)
-        return Replica(model, distributed, model)
+        return Replica(model, distributed, model, fills_gradients=self.size > 1)
 
     def sum(self, values: torch.Tensor, name: str) -> torch.Tensor:
         return torch.as_tensor(hvd.allreduce(values, op=hvd.Sum, name=name))
@@ -75,10 +91,34 @@ class HorovodBackend(Backend):
         return list(hvd.allgather_object(value, name="gather"))
 
     def agree_buffers(self, module: nn.Module) -> None:
-        hvd.broadcast_parameters(dict(module.named_buffers()), root_rank=0)
+        _broadcast_in_place(dict(module.named_buffers()))
 
     def close(self) -> None:
         hvd.shutdown()
+
+
+def _check_carried(name: str, parameter: torch.Tensor) -> None:
+    """Refuses a parameter whose gradient Horovod 0.28.1 cannot reduce."""
+    advice = "use --set backend=ddp"
+    if parameter.dtype not in _REDUCED:
+        kind = str(parameter.dtype).removeprefix("torch.")
+        raise InputError(f"Horovod cannot reduce parameter {name!r} of type {kind}", do=advice)
+    if not parameter.is_contiguous():
+        raise InputError(f"Horovod cannot reduce parameter {name!r}: it is not contiguous", do=advice)
+
+
+def _broadcast_in_place(tensors: dict[str, torch.Tensor]) -> None:
+    """Gives all ranks rank 0's values; what Horovod cannot carry as it is travels as a copy."""
+    carried: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        value = tensor.data
+        if value.dtype not in _REDUCED:
+            value = value.reshape(-1).view(torch.uint8)
+        carried[name] = value.contiguous()
+    hvd.broadcast_parameters(carried, root_rank=0)
+    for name, tensor in tensors.items():
+        if carried[name].data_ptr() != tensor.data_ptr():
+            tensor.data.copy_(carried[name].view(tensor.dtype).view(tensor.shape))
 
 
 def _meet_over_gloo(world: World, store: Store) -> dict[str, str]:

@@ -21,6 +21,7 @@ class SingleBackend(Backend):
         optimizer: torch.optim.Optimizer,
         *,
         compression: str = "none",  # noqa: ARG002 - nothing travels
+        some_unused: bool = False,  # noqa: ARG002
     ) -> Replica:
         return Replica(model, optimizer, model)
 

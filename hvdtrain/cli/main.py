@@ -17,6 +17,10 @@ from hvdtrain.version import __version__
 VERBS = {
     "train": "Train a job on one or many ranks.",
     "run": "Run any program as ranks, one process per slot.",
+    "submit": "Submit a training, or any program as ranks, to Slurm.",
+    "jobs": "List your Slurm jobs.",
+    "logs": "Show the output of a Slurm job.",
+    "cancel": "End Slurm jobs.",
     "whoami": "Tell which rank this process is.",
     "plan": "Show where each rank would run.",
     "schema": "Print the JSON schema of the job file.",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +18,7 @@ from hvdtrain.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     from hvdtrain.launch.plan import Launcher, LaunchPlan
-    from hvdtrain.launch.supervise import Line
+    from hvdtrain.launch.supervise import JobOutcome, Line
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
@@ -68,6 +71,7 @@ def _show(plan: LaunchPlan, launcher: Launcher, notes: tuple[str, ...], as_json:
 def _run(
     plan: LaunchPlan, launcher: Launcher, timeout_s: float | None, tag: bool | None, as_json: bool
 ) -> int:
+    from hvdtrain.cli.progress_view import TracebackHold
     from hvdtrain.launch.job import launch_job
     from hvdtrain.launch.supervise import failure_text, tagged
 
@@ -80,23 +84,49 @@ def _run(
         stream.write(tagged(line, size) + "\n")
         stream.flush()
 
-    outcome = launch_job(plan, show, lambda *_: None, launcher=launcher.name, timeout_s=timeout_s)
-    failed = outcome.exit_code != ExitCode.DONE
-    text = failure_text(outcome, plan.log_dir) if failed else ""
-    if failed:
+    # A rank's last words are told once, with the verdict.
+    holds = [TracebackHold(partial(_show_error, show, rank)) for rank in range(plan.size)]
+
+    def take(line: Line) -> None:
+        if line.stream == "stderr":
+            holds[line.rank](line.text)
+        else:
+            show(line)
+
+    try:
+        outcome = launch_job(plan, take, lambda *_: None, launcher=launcher.name, timeout_s=timeout_s)
+    except BrokenPipeError:  # `| head`; the job has been ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 128 + signal.SIGPIPE
+    text = failure_text(outcome, plan.log_dir) if outcome.exit_code else ""
+    if text:
         print(f"hvdtrain: {text}", file=sys.stderr)
+    if outcome.reason and plan.uses_gpus and outcome.exit_code == ExitCode.USAGE:
+        print("hvdtrain: note: for a program that uses no GPU pass --no-gpus", file=sys.stderr)
+    if outcome.first_failure is None:
+        for hold in holds:
+            hold.release()
     if as_json:
-        first = outcome.first_failure
-        document = {
-            "schema": 1,
-            "exit_code": int(outcome.exit_code),
-            "launcher": launcher.name,
-            "size": outcome.size,
-            "done": sorted(outcome.done),
-            "failed_rank": first.rank if first else None,
-            "failed_host": first.host if first else None,
-            "failed_code": first.code if first else None,
-            "error": text,
-        }
-        print(json.dumps(document))
+        print(json.dumps(_document(outcome, launcher.name, text)))
     return int(outcome.exit_code)
+
+
+def _document(outcome: JobOutcome, launcher: str, text: str) -> dict[str, object]:
+    first = outcome.first_failure
+    return {
+        "schema": 1,
+        "exit_code": int(outcome.exit_code),
+        "launcher": launcher,
+        "size": outcome.size,
+        "done": sorted(outcome.done),
+        "failed_rank": first.rank if first else None,
+        "failed_host": first.host if first else None,
+        "failed_code": first.code if first else None,
+        "error": text,
+    }
+
+
+def _show_error(show: Callable[[Line], None], rank: int, text: str) -> None:
+    from hvdtrain.launch.supervise import Line
+
+    show(Line(rank, "stderr", text))

@@ -55,7 +55,7 @@ def command(job: Path | None, overrides: tuple[str, ...], **options: Any) -> int
     try:
         read = load_job(job, overrides)
         if world.launcher == "single":
-            return _launch(read, job, **options)
+            return _launch(read, job, world.notice, **options)
         return _join(read, job, world, **options)
     except InputError:
         if world.rank > 0:
@@ -67,14 +67,23 @@ def command(job: Path | None, overrides: tuple[str, ...], **options: Any) -> int
 def _join(job: Job, path: Path | None, world: World, **options: Any) -> int:
     """Trains as one rank of a launch that somebody else made."""
     from hvdtrain.cli.progress_view import open_view
-    from hvdtrain.train.rank import join
+    from hvdtrain.train.joining import join
 
+    ours = {
+        "--dry-run": options["dry_run"],
+        "--slots": options["slots"],
+        "--launcher": options["launcher"] != "auto",
+    }
+    for name in (name for name, given in ours.items() if given):
+        raise InputError(
+            f"{name} inside a launch by {world.launcher}: the ranks run already", do=f"omit {name}"
+        )
     num_ranks = options["num_ranks"]
     if num_ranks not in (None, world.size):
         raise InputError(
             f"-np {num_ranks} inside a launch of {world.size} ranks by {world.launcher}", do="omit -np"
         )
-    sys.path[:0] = _import_path(path)
+    sys.path += _import_path(path)
     view = open_view(job.output.log_every_s)
     try:
         result = join(job, world, options["run_dir"], options["overwrite"], view)
@@ -85,7 +94,7 @@ def _join(job: Job, path: Path | None, world: World, **options: Any) -> int:
     return int(ExitCode.DONE)
 
 
-def _launch(job: Job, path: Path | None, **options: Any) -> int:
+def _launch(job: Job, path: Path | None, notice: str, **options: Any) -> int:
     """Starts the ranks on this machine and stays with them."""
     from hvdtrain.cli.progress_view import open_view
     from hvdtrain.train.rundir import create_run_directory
@@ -97,7 +106,7 @@ def _launch(job: Job, path: Path | None, **options: Any) -> int:
         return _show_plan(_with_job(plan, job, path, None), options["launcher"], options["as_json"])
     run = create_run_directory(job, options["run_dir"], overwrite=options["overwrite"])
     view = open_view(job.output.log_every_s)
-    for note in notes:
+    for note in filter(None, (notice, *notes)):
         view({"event": "note", "text": note})
     try:
         outcome = _supervised(_with_job(plan, job, path, run), run, options["launcher"], view)
@@ -120,7 +129,7 @@ def _check(job: Job, path: Path | None, size: int) -> tuple[str, ...]:
 
     check_batch(job, size)
     choose_backend(job.backend, size)
-    sys.path[:0] = _import_path(path)
+    sys.path += _import_path(path)
     return validate_source(job.data)
 
 
@@ -204,8 +213,11 @@ def _show_result(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))
         return
+    accuracy, loss = (
+        f"{result[name]:.4f}" if result[name] is not None else "nan" for name in ("accuracy", "loss")
+    )
     print(
-        f"accuracy {result['accuracy']:.4f}  loss {result['loss']:.4f}  "
+        f"accuracy {accuracy}  loss {loss}  "
         f"{result['samples_per_s']:.0f} samples/s on {result['size']} rank(s) with {result['backend']}  "
         f"-> {result['run_dir']}"
     )

@@ -17,7 +17,7 @@ from hvdtrain.errors import InputError
 
 
 def import_factory(spec: str, *, where: str) -> Callable[..., Any]:
-    """Imports ``package.module:name`` and returns the callable.
+    """Imports ``package.module:name`` or ``package.module:Class.method`` and returns the callable.
 
     Args:
         spec: As in the job file. The module is looked for along ``sys.path``.
@@ -27,15 +27,14 @@ def import_factory(spec: str, *, where: str) -> Callable[..., Any]:
         InputError: The module or the name in it does not exist, the module fails while it is
             imported, or the name is no callable.
     """
-    module_name, _, name = spec.partition(":")
+    module_name, _, path = spec.partition(":")
     module = _imported(module_name, where)
-    try:
-        factory = getattr(module, name)
-    except AttributeError:
-        public = [known for known in vars(module) if not known.startswith("_")]
-        close = get_close_matches(name, public, n=3)
-        do = f"did you mean {' or '.join(close)}?" if close else ""
-        raise InputError(f"{module_name} ({_file(module)}) has no {name!r}", where=where, do=do) from None
+    factory: Any = module
+    holder = f"{module_name} ({_file(module)})"
+    names = path.split(".")
+    for depth, name in enumerate(names, 1):
+        factory = _attribute(factory, name, holder, where)
+        holder = f"{module_name}:{'.'.join(names[:depth])}"
     if not callable(factory):
         raise InputError(f"{spec} is of type {type(factory).__name__}", where=where, legal="a callable")
     return factory  # type: ignore[no-any-return]
@@ -67,6 +66,16 @@ def find_module(module_name: str, *, where: str) -> None:
     top = module_name.partition(".")[0]
     if top not in sys.modules and find_spec(top) is None:
         raise _not_found(top, where)
+
+
+def _attribute(owner: Any, name: str, shown: str, where: str) -> Any:
+    try:
+        return getattr(owner, name)
+    except AttributeError:
+        public = [known for known in dir(owner) if not known.startswith("_")]
+        close = get_close_matches(name, public, n=3)
+        do = f"did you mean {' or '.join(close)}?" if close else ""
+        raise InputError(f"{shown} has no {name!r}", where=where, do=do) from None
 
 
 def _imported(module_name: str, where: str) -> ModuleType:
@@ -103,4 +112,5 @@ def _broken(module_name: str, error: Exception, where: str) -> InputError:
 
 
 def _file(module: ModuleType) -> str:
-    return str(Path(module.__file__)) if module.__file__ else "built in"
+    file = getattr(module, "__file__", None)
+    return str(Path(file)) if file else "built in"

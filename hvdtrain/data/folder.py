@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ _MEAN = {3: (0.485, 0.456, 0.406), 1: (0.5,)}
 _STD = {3: (0.229, 0.224, 0.225), 1: (0.5,)}
 
 # These say that the file is bad; any other number (EIO, ESTALE, ...) says that the storage is.
-_BAD_FILE = (None, errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ELOOP)
+_BAD_FILE = (None, errno.EACCES, errno.EISDIR, errno.ELOOP)
 
 
 class FolderDataset(Dataset[tuple[torch.Tensor, int]]):
@@ -46,13 +47,24 @@ class FolderDataset(Dataset[tuple[torch.Tensor, int]]):
         """Reads and decodes an image.
 
         Raises:
-            InputError: It cannot be decoded.
+            InputError: It cannot be decoded, or is not there any more, also if ``skip`` is set.
             SkipSample: It cannot be decoded, and ``skip`` is set.
             OSError: The storage failed.
+            MemoryError: This machine's memory is too small, which says nothing about the image.
         """
         path = self._images.path(index)
         try:
             image = decode(path, self._size, self._channels)
+        except FileNotFoundError as error:
+            # It was listed: a host that lacks the file system would leave all of its share out.
+            host = socket.gethostname()
+            raise InputError(
+                f"image {path} is not there on host {host}",
+                where="data.path",
+                do=f"is this file system mounted on {host}?",
+            ) from error
+        except MemoryError:
+            raise
         except Exception as error:  # Pillow's decoders raise nearly anything on broken files
             if isinstance(error, OSError) and error.errno not in _BAD_FILE:
                 raise

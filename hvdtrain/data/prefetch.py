@@ -39,7 +39,7 @@ class Prefetcher:
 
     Args:
         reader: Gives ``Batch`` or ``Failure`` objects.
-        requests: What ``reader`` is indexed with; None where it is an IterableDataset.
+        requests: What ``reader`` is indexed with.
         workers: Processes that read; 0 reads in this process.
         pin_memory: Tensors in page-locked memory; without CUDA it has no effect.
         seed: For the loader's own generator.
@@ -48,7 +48,7 @@ class Prefetcher:
     def __init__(
         self,
         reader: Dataset[Any],
-        requests: Sampler[Request] | None,
+        requests: Sampler[Request],
         *,
         workers: int,
         pin_memory: bool,
@@ -63,8 +63,7 @@ class Prefetcher:
             batch_size=None,
             sampler=requests,
             num_workers=workers,
-            # An iterable reader is sent to new workers in each epoch, so that it can change.
-            persistent_workers=workers > 0 and requests is not None,
+            persistent_workers=workers > 0,
             pin_memory=pin_memory and torch.cuda.is_available(),
             collate_fn=_unchanged,
             worker_init_fn=_ignore_signals,
@@ -126,8 +125,6 @@ class Prefetcher:
     def _start(self) -> Iterator[Batch | Failure]:
         if self._loader is None:
             raise RuntimeError("the loader was closed")
-        if not self._loader.persistent_workers:
-            self._end_workers(_CLOSE_GRACE_S)
         before = set(multiprocessing.active_children())
         with _watched_children(), _blocked_signals():
             iterator: Iterator[Batch | Failure] = iter(self._loader)
@@ -144,7 +141,7 @@ class Prefetcher:
 
     def _check_workers(self, rank: int, error: Exception | None) -> None:
         for process in self._processes:
-            if process.exitcode:  # a worker that came to the end of its stream ends with 0
+            if process.exitcode:
                 raise TrainingError(
                     f"a loader worker of rank {rank} (pid {process.pid}) ended with exit code "
                     f"{process.exitcode}; -9 often means that memory ran out: use fewer workers"

@@ -92,9 +92,9 @@ class StepReader(Dataset[Any]):
                     doing = f"sample {index}{self._name(index)} could not be read"
                     self._read(index, samples, skipped)
                 doing = f"samples {_shortened(step.indices)} make no batch"
-                return filled(batch, samples, tuple(skipped), self._collate)
+                return _filled(batch, samples, tuple(skipped), self._collate)
         except Exception as error:  # whatever a user's data set may raise
-            return failure(error, doing, self._rank)
+            return _failure(error, doing, self._rank)
 
     def _read(self, index: int, samples: list[Any], skipped: list[str]) -> None:
         try:
@@ -109,7 +109,7 @@ class StepReader(Dataset[Any]):
         return f" ({describe(index)})" if describe else ""
 
 
-def filled(batch: Batch, samples: list[Any], skipped: tuple[str, ...], collate: Collate) -> Batch:
+def _filled(batch: Batch, samples: list[Any], skipped: tuple[str, ...], collate: Collate) -> Batch:
     """An empty batch with samples put in; a collated pair is taken for (inputs, targets)."""
     if not samples:
         return replace(batch, skipped=skipped)
@@ -119,7 +119,7 @@ def filled(batch: Batch, samples: list[Any], skipped: tuple[str, ...], collate: 
     return replace(batch, inputs=inputs, targets=targets, count=len(samples), skipped=skipped)
 
 
-def failure(error: Exception, doing: str, rank: int) -> Failure:
+def _failure(error: Exception, doing: str, rank: int) -> Failure:
     """What to hand to the rank instead of a batch.
 
     Args:
@@ -142,20 +142,15 @@ def failure(error: Exception, doing: str, rank: int) -> Failure:
 class OwnRandom:
     """A context in which the global random generators have a course of their own.
 
-    They are seeded when it is first entered, go on from there when it is entered again, and have
-    the surrounding program's state outside of it: the model's dropout does not depend on the
-    loader. CUDA's generators are left alone.
+    They are seeded when it is entered and have the surrounding program's state outside of it: the
+    model's dropout does not depend on the loader. CUDA's generators are left alone.
     """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._own: _States | None = None
 
     def __enter__(self) -> None:
         self._outer = _states()
-        if self._own is not None:
-            _set_states(self._own)
-            return
         random.seed(self._seed)
         # High word first: low word first is what random.seed does, and both would draw the same numbers.
         np.random.seed([self._seed >> 32, self._seed & 0xFFFFFFFF])
@@ -164,7 +159,6 @@ class OwnRandom:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._own = _states()
         _set_states(self._outer)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from hvdtrain.config import DigitsData, FactoryData, FolderData, SyntheticData
+from hvdtrain.data.batch import SkipSample
 from hvdtrain.data.factory import call_factory, import_factory
 from hvdtrain.data.partition import Step
 from hvdtrain.data.reading import Failure, Request, StepReader
@@ -25,8 +27,8 @@ class Source:
     Attributes:
         train, validation: Map-style data sets of ``(input, target)`` samples.
         num_classes: None where a factory does not tell.
-        sample_shape: Shape of one input; None where it is no tensor.
-        class_names: By class number; empty where they have no names.
+        sample: The input of the first training sample that can be read, as a loader would give it but
+            without the batch dimension; None where it is no tensor.
         notes: What the user should be told once: what is held out or ignored, with counts.
         may_skip: Samples may be left out while reading: ranks must add up their counts.
     """
@@ -34,10 +36,14 @@ class Source:
     train: Dataset[Any]
     validation: Dataset[Any]
     num_classes: int | None
-    sample_shape: tuple[int, ...] | None
-    class_names: tuple[str, ...] = ()
+    sample: torch.Tensor | None
     notes: tuple[str, ...] = ()
     may_skip: bool = False
+
+    @property
+    def sample_shape(self) -> tuple[int, ...] | None:
+        """Shape of one input; None where it is no tensor."""
+        return None if self.sample is None else tuple(self.sample.shape)
 
 
 def build_source(
@@ -50,7 +56,7 @@ def build_source(
         listing: What ``scan_folder`` found, where another rank scanned the folder already.
 
     Raises:
-        InputError: The data cannot be found or read.
+        InputError: The data cannot be found or read, or a factory's samples are no pairs.
         SampleError: A factory's data set failed to give its first sample.
     """
     if isinstance(config, DigitsData):
@@ -66,7 +72,7 @@ def _digits() -> Source:
     from hvdtrain.data.digits import digits  # scikit-learn takes a second to import
 
     train, validation = digits()
-    return Source(train, validation, 10, (1, 8, 8), tuple("0123456789"))
+    return Source(train, validation, 10, train[0][0].clone())  # no view: a model may work in place
 
 
 def _folder(config: FolderData, listing: Listing) -> Source:
@@ -79,8 +85,18 @@ def _folder(config: FolderData, listing: Listing) -> Source:
         FolderDataset(images, config.image_size, config.channels, skip)
         for images in (listing.train, listing.validation)
     )
-    shape = (config.channels, config.image_size, config.image_size)
-    return Source(train, validation, len(listing.classes), shape, listing.classes, listing.notes, skip)
+    return Source(train, validation, len(listing.classes), _first_image(train), listing.notes, skip)
+
+
+def _first_image(images: Dataset[tuple[torch.Tensor, int]]) -> torch.Tensor:
+    """The first image that is not to be skipped."""
+    count = len(images)  # type: ignore[arg-type]  # a FolderDataset has a length
+    for index in range(count):
+        try:
+            return images[index][0]
+        except SkipSample:
+            continue
+    raise InputError(f"none of the {count} training images can be read", where="data.path")
 
 
 def _synthetic(config: SyntheticData) -> Source:
@@ -90,7 +106,7 @@ def _synthetic(config: SyntheticData) -> Source:
         SyntheticDataset(config.shape, config.classes, samples, seed)
         for samples, seed in zip((config.samples, config.validation_samples), _SEEDS, strict=True)
     )
-    return Source(train, validation, config.classes, config.shape)
+    return Source(train, validation, config.classes, train[0][0])
 
 
 def _from_factory(config: FactoryData) -> Source:
@@ -109,9 +125,9 @@ def _from_factory(config: FactoryData) -> Source:
         )
     for name, dataset in (("train", train), ("validation", validation)):
         _check_map_style(dataset, f"{spec}: the {name} data set")
-    names = tuple(map(str, getattr(train, "classes", ())))
     num_classes = getattr(made, "num_classes", None) or getattr(train, "num_classes", None)
-    return Source(train, validation, num_classes or len(names) or None, _first_shape(train), names)
+    num_classes = num_classes or len(getattr(train, "classes", ())) or None
+    return Source(train, validation, num_classes, _first_input(train, spec))
 
 
 def _check_map_style(dataset: Any, name: str) -> None:
@@ -126,13 +142,55 @@ def _check_map_style(dataset: Any, name: str) -> None:
         raise InputError(f"{name} is empty", where="data.source")
 
 
-def _first_shape(dataset: Dataset[Any]) -> tuple[int, ...] | None:
-    """The shape of one input, from the first sample, read as a loader would read it."""
-    item = StepReader(dataset, seed=0, rank=0)[Request(Step((0,), 1, 1), epoch=0, start=0)]
+def _first_input(dataset: Dataset[Any], spec: str) -> torch.Tensor | None:
+    """The input of the first sample, read once and as a loader would read it."""
+    checked = _Checked(dataset, f"{spec}: sample 0 of the train data set")
+    item = StepReader(checked, seed=0, rank=0)[Request(Step((0,), 1, 1), epoch=0, start=0)]
     if isinstance(item, Failure):
         item.raise_in_rank()
-    return tuple(item.inputs.shape[1:]) if isinstance(item.inputs, torch.Tensor) else None
+    if item.targets is None:
+        raise InputError(
+            f"{spec}: collate of the train data set returned {_kind(item.inputs)}",
+            where="data.source",
+            legal="an (inputs, targets) pair",
+        )
+    is_stacked = isinstance(item.inputs, torch.Tensor) and len(item.inputs.shape) > 0
+    return item.inputs[0] if is_stacked else None
+
+
+class _Checked(Dataset[Any]):
+    """A data set whose samples are checked for being pairs, unless it makes its batches itself."""
+
+    def __init__(self, dataset: Dataset[Any], name: str) -> None:
+        self._dataset, self._name = dataset, name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    def __getitem__(self, index: int) -> Any:
+        item = self._dataset[index]
+        if hasattr(self._dataset, "collate"):
+            return item
+        if not (isinstance(item, tuple | list) and len(item) == 2):
+            raise self._wrong(f"is {_kind(item)}")
+        for part, value in zip(("input", "target"), item, strict=True):
+            if not _is_stackable(value):
+                raise self._wrong(f"has {_kind(value)} as its {part}")
+        return item
+
+    def _wrong(self, what: str) -> InputError:
+        legal = "an (input, target) pair of tensors, arrays or numbers"
+        return InputError(f"{self._name} {what}", where="data.source", legal=legal)
+
+
+def _is_stackable(value: Any) -> bool:
+    """Whether PyTorch's default_collate makes a tensor of values like this one."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind in "biufc"
+    return isinstance(value, torch.Tensor | int | float)
 
 
 def _kind(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
     return "None" if value is None else f"an object of type {type(value).__name__}"

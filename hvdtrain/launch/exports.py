@@ -40,15 +40,18 @@ def rank_environment(plan: LaunchPlan) -> dict[str, str]:
 
 def num_threads(plan: LaunchPlan) -> int:
     """Threads for each rank when the user named no number."""
-    return plan.cores_per_rank or max(1, plan.cores // plan.max_local_size)
+    given = plan.cores_per_rank or (plan.slurm.cpus_per_task if plan.slurm else None)
+    return given or max(1, plan.cores // plan.max_local_size)
 
 
 def thread_note(plan: LaunchPlan) -> tuple[str, ...]:
     """Says the number of threads where the plan chose it."""
     if plan.environ.get("OMP_NUM_THREADS") or "OMP_NUM_THREADS" in plan.env:
         return ()
-    ranks = plan.max_local_size
-    return (f"OMP_NUM_THREADS={num_threads(plan)}: {plan.cores} cores, {ranks} ranks on a host",)
+    threads, ranks = num_threads(plan), plan.max_local_size
+    is_share = threads == max(1, plan.cores // ranks)
+    why = f"{plan.cores} cores, {ranks} ranks on a host" if is_share else "the cores of each rank"
+    return (f"OMP_NUM_THREADS={threads}: {why}",)
 
 
 def forwarded_names(plan: LaunchPlan) -> tuple[str, ...]:
@@ -60,6 +63,18 @@ def forwarded_names(plan: LaunchPlan) -> tuple[str, ...]:
     names |= set(rank_environment(plan))
     kept = {name for name in names if not _SECRET.search(name.upper())}
     return tuple(sorted(kept | set(plan.exported) | set(plan.env)))
+
+
+def submitted_names(environ: Mapping[str, str], named: Sequence[str]) -> tuple[str, ...]:
+    """Names of the variables that a batch job is given, sorted.
+
+    Args:
+        environ: The caller's environment.
+        named: What the user named.
+    """
+    names = {name for name in environ if _FORWARDED.fullmatch(name) and not _SECRET.search(name.upper())}
+    names |= {"SLURM_CONF"} & set(environ)  # where Slurm's own commands find their configuration
+    return tuple(sorted({*names, *login_names(environ), *named}))
 
 
 def login_names(environ: Mapping[str, str]) -> tuple[str, ...]:

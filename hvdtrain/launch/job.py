@@ -66,7 +66,12 @@ def launch_job(
         on_line=on_line,
         on_event=on_event,
         base_env=plan.environ,
-        terms=Terms(chosen.end_signal, timeout_s, hears_beats=not plan.is_one_host),
+        terms=Terms(
+            chosen.end_signal,
+            timeout_s,
+            hears_beats=not plan.is_one_host,
+            is_wrapper=isinstance(chosen, Horovodrun),  # which leaves a shell around its mpirun
+        ),
     )
 
 

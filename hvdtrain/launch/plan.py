@@ -12,6 +12,9 @@ from typing import Protocol
 from hvdtrain.process import Command
 from hvdtrain.topology.hosts import Placement
 
+# The rank agent's file, at the same path on every host.
+AGENT = str(Path(__file__).with_name("startup") / "agent.py")
+
 
 @dataclass(frozen=True)
 class MpiFacts:
@@ -172,8 +175,7 @@ def default_slots(num_gpus: int, cores: int) -> int:
 
 def agent_argv(plan: LaunchPlan) -> tuple[str, ...]:
     """What a launcher starts once per rank: the rank agent around the program."""
-    # -P: without it the working folder's own json.py or signal.py would be imported instead of Python's.
-    agent = (plan.python, "-P", "-m", "hvdtrain.launch.rank_agent")
+    agent = (plan.python, "-I", "-S", AGENT)
     program = (*plan.prefix, *plan.program)
     if ":" in program:
         # To mpirun and srun a lone colon is the beginning of another program, wherever it stands.

@@ -38,6 +38,7 @@ _ORPHAN_GRACE_S = 2.0  # what the child gets to end when it does not
 _BEAT_S = 3.0  # how often the supervisor hears from a rank that has nothing to say
 _LOST_GRACE_S = 5.0  # how long a program whose main thread died of an exception may stay silent
 _DRAIN_S = 0.5  # for what the child's own children still print after its end
+_STEPS = frozenset({"slurm", "pmix", "pmi"})  # how ranks call themselves that srun started
 _STARTUP = str(Path(__file__).parent / "startup")
 _LEGAL = "[--log-dir DIR] [--gpus GPUS] [--bind MODE] [--beat 1] -- PROGRAM [ARGUMENT ...]"
 
@@ -60,9 +61,10 @@ class Child:
         was_asked: Whether a signal asked it to end.
     """
 
-    def __init__(self, process: Process, outlet: Outlet, term_grace_s: float, has_beat: bool) -> None:
+    def __init__(self, process: Process, outlet: Outlet, world: World, has_beat: bool) -> None:
         self.was_asked = False
-        self._process, self._outlet, self._term_grace_s = process, outlet, term_grace_s
+        self._process, self._outlet = process, outlet
+        self._term_grace_s = _MPIRUN_GRACE_S if world.launcher == "openmpi" else _TERM_GRACE_S
         self._next_beat = time.monotonic() + _BEAT_S if has_beat else float("inf")
         self._parent = os.getppid()
         self._selector = selectors.PollSelector()
@@ -172,8 +174,7 @@ def run_rank(options: Options) -> int:
         code = 127 if isinstance(error, FileNotFoundError) else 126
     else:
         pid = process.pid
-        grace_s = _MPIRUN_GRACE_S if world.launcher == "openmpi" else _TERM_GRACE_S
-        child = Child(process, outlet, grace_s, options.has_beat)
+        child = Child(process, outlet, world, options.has_beat)
         try:
             code = child.watch()
             was_asked = child.was_asked
@@ -196,7 +197,10 @@ def _prepare(world: World, options: Options, outlet: Outlet) -> dict[str, str]:
         seat = take_seat(world, options.gpus, options.bind, os.environ)
         env.update(seat.env)
         device = seat.gpu.key if seat.gpu else ""
-    outlet.send({"start": {"host": os.uname().nodename, "size": world.size, "device": device}})
+    start = {"host": os.uname().nodename, "size": world.size, "device": device}
+    if world.launcher in _STEPS and "SLURM_STEP_ID" in os.environ:
+        start["step"] = f"{os.environ['SLURM_JOB_ID']}.{os.environ['SLURM_STEP_ID']}"
+    outlet.send({"start": start})
     paths = [_STARTUP, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**env, "PYTHONPATH": os.pathsep.join(paths)}
 

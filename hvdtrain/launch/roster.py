@@ -15,7 +15,7 @@ SILENCE_S = 11.0
 
 @dataclass
 class Roster:
-    """The ranks that reported, and when each was last heard of.
+    """The ranks that reported, when each was last heard of, and the Slurm step that they are, if one.
 
     Args:
         size: Ranks that were asked for.
@@ -25,6 +25,7 @@ class Roster:
     size: int
     hears_beats: bool = False
     hosts: dict[int, str] = field(default_factory=dict)
+    step: str = ""
     _seats: list[Seat] = field(default_factory=list)
     _heard_at: dict[int, float] = field(default_factory=dict)
     _looked_at: float | None = None
@@ -49,6 +50,7 @@ class Roster:
                 do="take launcher and MPI from one installation",
             )
         self.hosts[rank] = host
+        self.step = told.get("step", "")
         if told["device"]:
             # PCI addresses, which stand in for UUIDs that the driver hides, are unique on a host only.
             key = told["device"] if "-" in told["device"] else f"{host} {told['device']}"

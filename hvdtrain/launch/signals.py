@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 # Requests to end, and the two that sites use to announce the end of a job's time.
@@ -17,6 +17,9 @@ ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
 # What asks a rank agent to end its program softly where the launcher would answer SIGTERM otherwise: Open
 # MPI's mpirun kills the ranks within 250 ms of one, but hands this signal on. By default it is ignored.
 SOFT_END = signal.SIGURG
+
+# What mpirun calls itself; that of Open MPI 5 becomes prterun.
+_MPIRUNS = frozenset({"mpirun", "prterun", "mpiexec", "mpirun.real", "orterun"})
 
 
 @contextmanager
@@ -42,3 +45,16 @@ def signals_to(handle: Callable[[int], None]) -> Iterator[int]:
         signal.set_wakeup_fd(old_fd)
         os.close(wake)
         os.close(woken)
+
+
+def mpirun_below(pid: int) -> int:
+    """The mpirun among a process and its descendants; the process itself while there is none."""
+    import psutil  # only the supervisor of a horovodrun needs it; every rank imports this file
+
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                if one.name() in _MPIRUNS:
+                    return int(one.pid)
+    return pid

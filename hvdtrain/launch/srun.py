@@ -21,7 +21,7 @@ class Srun:
     """Starts ranks as a step of the Slurm job around."""
 
     name: str = "srun"
-    end_signal: signal.Signals = signal.SIGTERM
+    end_signal: signal.Signals = signal.SIGTERM  # srun then kills; ranks that reported are asked by scancel
 
     def refusal(self, plan: LaunchPlan) -> str:
         """Why this launcher cannot start the plan; empty if it can."""

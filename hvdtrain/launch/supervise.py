@@ -6,6 +6,7 @@ knows of each rank how it ended, and so needs not guess from the launcher's exit
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -24,8 +25,8 @@ from hvdtrain.launch.outcome import failure_text as failure_text
 from hvdtrain.launch.outcome import tagged as tagged
 from hvdtrain.launch.paragraphs import worth_telling
 from hvdtrain.launch.roster import SILENCE_S, Roster
-from hvdtrain.launch.signals import ENDING, signals_to
-from hvdtrain.process import Command, Process, end_group, spawn
+from hvdtrain.launch.signals import ENDING, SOFT_END, mpirun_below, signals_to
+from hvdtrain.process import Command, Process, end_group, run, spawn
 
 _FAIL_GRACE_S = 4.0  # what the launcher gets to end the other ranks after one failed
 _KILL_GRACE_S = 2.0  # what it gets to clean up when its time is over
@@ -33,6 +34,7 @@ _DONE_GRACE_S = 30.0  # what the launcher gets to end after every rank said it w
 _TERM_GRACE_S = 30.0  # what a job gets to write a checkpoint after SIGTERM or Ctrl-C
 _ORPHAN_GRACE_S = 5.0  # what the ranks get to end after the launcher did
 _REFUSAL_GRACE_S = 0.5  # for the same refusal from other ranks
+_SCANCEL_TIMEOUT_S = 10.0
 _TOGETHER_S = 0.5  # failures that arrive within it are put in order by the hosts' clocks
 _MAX_FOREIGN = 500
 _SIGNALLED = 128  # what is added to a signal's number to make an exit code
@@ -49,11 +51,13 @@ class Terms:
         end_signal: The signal on which this launcher asks the ranks to end softly.
         timeout_s: After it the job is asked to end; None sets no limit.
         hears_beats: Whether the agents were told to say something all the time, as on several hosts.
+        is_wrapper: Whether signals are for the mpirun that the command starts, not for itself.
     """
 
     end_signal: signal.Signals = signal.SIGTERM
     timeout_s: float | None = None
     hears_beats: bool = False
+    is_wrapper: bool = False
 
 
 def supervise(
@@ -114,6 +118,7 @@ class _Job:
     reason: str = ""  # why the supervisor itself ended the job, and the job's exit code then
     reason_code: int = 0
     end_at: float = float("inf")
+    must_ask: bool = False  # set by signals; the request itself is the loop's work
     kill_at: float = float("inf")
 
     def read(self, wake: int) -> None:
@@ -156,7 +161,10 @@ class _Job:
             self.end_at = float("inf")
             text = f"the job did not end within its time limit of {self.terms.timeout_s:g} s"
             self._stop(text, ExitCode.STALLED, _TERM_GRACE_S)
-            self._send(self.terms.end_signal)
+            self.must_ask = True
+        if self.must_ask:
+            self.must_ask = False
+            self._ask_to_end()
         if not self.reason and (host := self.roster.silent_host(now)):
             text = f"host {host} has not been heard of for {SILENCE_S:g} s: it, or the network to it, is gone"
             self._stop(text, ExitCode.FAILED, 0.0)
@@ -210,14 +218,26 @@ class _Job:
                 return
             self.interrupted = number
             self.kill_at = min(self.kill_at, time.monotonic() + _TERM_GRACE_S)
-            number = int(self.terms.end_signal)
+            self.must_ask = True
             # Not print: a signal may come while this very buffer is written.
             os.write(2, b"hvdtrain: asking the ranks to end; the same signal again kills them\n")
-        self._send(number)
+        else:
+            self._send(number)
+
+    def _ask_to_end(self) -> None:
+        """Asks the ranks to end softly, in the launcher's words."""
+        if not self.roster.step:
+            self._send(self.terms.end_signal)
+            return
+        # srun answers every request with SIGKILL, and hands on no signal that programs do not use themselves.
+        words = ("scancel", f"--signal={int(SOFT_END)}", self.roster.step)
+        with contextlib.suppress(OSError, TimeoutError):
+            run(Command(words), timeout_s=_SCANCEL_TIMEOUT_S)
 
     def _send(self, number: int) -> None:
         if self.process.poll() is None:
-            os.kill(self.process.pid, number)
+            pid = self.process.pid
+            os.kill(mpirun_below(pid) if self.terms.is_wrapper else pid, number)
 
     def outcome(self) -> JobOutcome:
         """Puts together what became of the job; every process of it has ended."""

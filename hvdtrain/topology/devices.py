@@ -78,8 +78,15 @@ def check_seats(seats: Sequence[Seat]) -> None:
     Every rank calls it with the same, gathered list, so all of them end.
 
     Raises:
-        InputError: Two ranks share a device; names both and the usual causes.
+        InputError: Two ranks share a device, or only some have one; names them and the usual causes.
     """
+    without = [seat for seat in seats if not seat.device]
+    if without and len(without) < len(seats):
+        hosts = ", ".join(dict.fromkeys(seat.host for seat in without))
+        raise InputError(
+            f"{len(without)} of {len(seats)} ranks see no GPU, the others have one: host {hosts}",
+            do="look at its driver (nvidia-smi), or leave it out",
+        )
     taken: dict[str, Seat] = {}
     for seat in seats:
         if not seat.device:

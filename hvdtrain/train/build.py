@@ -17,7 +17,7 @@ from hvdtrain.data.partition import Partition
 from hvdtrain.data.scan import Listing, scan_folder
 from hvdtrain.data.sources import Source, build_source
 from hvdtrain.errors import InputError
-from hvdtrain.train.models import build_model
+from hvdtrain.train.models import build_model, leaves_gradients_out
 from hvdtrain.train.observe import Emit, Length, Observer, Scalars
 from hvdtrain.train.preflight import check_batch
 from hvdtrain.train.rundir import RunDirectory
@@ -66,11 +66,16 @@ def build_trainer(job: Job, backend: Backend, run: RunDirectory | None, emit: Em
     # The same weights everywhere at the start, then a random stream of its own for each rank.
     seed_everything(job.seed)
     source = build_source(job.data, _listing(job, backend))
-    model = build_model(job.model, source.num_classes, source.sample_shape).to(backend.device)
+    model = build_model(job.model, source.num_classes, source.sample).to(backend.device)
     optimizer = build_optimizer(job.optimizer, model)
     train, validation = (_loader(job, backend, source, shuffle) for shuffle in (True, False))
     length = measure_length(job, train.partition)
-    replica = backend.distribute(model, optimizer, compression=job.tuning.compression)
+    replica = backend.distribute(
+        model,
+        optimizer,
+        compression=job.tuning.compression,
+        some_unused=leaves_gradients_out(model, source.sample),
+    )
     seed_everything(job.seed + 1 + backend.rank)
     rate = partial(
         learning_rate,
@@ -93,7 +98,7 @@ def build_trainer(job: Job, backend: Backend, run: RunDirectory | None, emit: Em
             rate=rate,
             length=length,
             metrics_every_steps=job.output.metrics_every_steps,
-            sample_shape=source.sample_shape,
+            sample=source.sample,
             may_skip=source.may_skip,
             observer=observer,
         )
@@ -104,9 +109,16 @@ def _listing(job: Job, backend: Backend) -> Listing | None:
     """What a folder of images holds, looked up by rank 0 alone: one walk instead of one per rank."""
     if not isinstance(job.data, FolderData):
         return None
-    listing = backend.broadcast(scan_folder(job.data) if backend.rank == 0 else None)
-    assert isinstance(listing, Listing)
-    return listing
+    found: Listing | str = ""
+    if backend.rank == 0:
+        try:
+            found = scan_folder(job.data)
+        except InputError as error:
+            found = str(error)
+    found = backend.broadcast(found)
+    if isinstance(found, str):
+        raise InputError(found)
+    return found
 
 
 def _loader(job: Job, backend: Backend, source: Source, training: bool) -> PartitionLoader:

@@ -39,12 +39,13 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
     try:
         with (beside / STATE).open("wb") as file:
             torch.save(dict(state), file)
-            _sync(file.fileno())
+            file.flush()
+            os.fsync(file.fileno())
         manifest = {"schema": 1, "step": step, "files": {STATE: _facts(beside / STATE)}}
         with (beside / MANIFEST).open("w") as text:
             json.dump(manifest, text, indent=2)
             text.flush()
-            _sync(text.fileno())
+            os.fsync(text.fileno())
         if target.exists():
             shutil.rmtree(target)
         beside.rename(target)
@@ -78,10 +79,6 @@ def _facts(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"bytes": path.stat().st_size, "sha256": digest}
-
-
-def _sync(descriptor: int) -> None:
-    os.fsync(descriptor)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -121,26 +121,24 @@ _NAMED: dict[str, Callable[..., nn.Module]] = {
 _LEGAL = ", ".join(_NAMED) + ", torchvision:NAME, package.module:factory"
 
 
-def build_model(
-    config: ModelConfig, num_classes: int | None, sample_shape: tuple[int, ...] | None
-) -> nn.Module:
+def build_model(config: ModelConfig, num_classes: int | None, sample: torch.Tensor | None) -> nn.Module:
     """Builds a model on the CPU and runs one sample through it.
 
     Args:
         config: The job's ``model`` section.
         num_classes: Classes of the data, None where a factory of the user's does not tell.
-        sample_shape: Shape of one input, without the batch dimension; None where it is no tensor.
+        sample: A real input, without the batch dimension; None where inputs are no tensors.
 
     Raises:
         InputError: No such model, it cannot be built, or it does not take the data.
     """
-    model = _create(config, num_classes, sample_shape)
+    model = _create(config, num_classes, None if sample is None else sample.shape)
     if not isinstance(model, nn.Module):
         raise InputError(
             f"model {config.name!r} gives {type(model).__name__!r}, not a torch.nn.Module", where="model.name"
         )
-    if sample_shape is not None:
-        _try_one_sample(model, config.name, num_classes, sample_shape)
+    if sample is not None:
+        _try_one_sample(model, config.name, num_classes, sample)
     return model
 
 
@@ -182,24 +180,49 @@ def _torchvision(name: str) -> Callable[..., Any]:
     return getattr(models, name)  # type: ignore[no-any-return]
 
 
-def _try_one_sample(
-    model: nn.Module, name: str, num_classes: int | None, sample_shape: tuple[int, ...]
-) -> None:
+def leaves_gradients_out(model: nn.Module, sample: torch.Tensor | None) -> bool:
+    """Whether a backward pass of one sample leaves a trainable parameter without a gradient.
+
+    Where nothing can be tried the answer is yes: an engine that then looks for them loses a
+    little time, one that does not would stop.
+    """
+    if sample is None:
+        return True
+    device = next(model.parameters()).device
+    training = model.training
+    model.eval()
+    model(sample.unsqueeze(0).to(device)).sum().backward()
+    missing = any(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+    model.zero_grad(set_to_none=True)
+    model.train(training)
+    return missing
+
+
+def _try_one_sample(model: nn.Module, name: str, num_classes: int | None, sample: torch.Tensor) -> None:
     """One sample through the model: materialises lazy layers, finds a model that does not fit."""
     training = model.training
     model.eval()
+    shape = tuple(sample.shape)
     try:
         with torch.no_grad():
-            outputs = model(torch.zeros(1, *sample_shape))
-    except (RuntimeError, ValueError, TypeError) as error:
+            outputs = model(sample.unsqueeze(0))
+    except Exception as error:
         raise InputError(
-            f"model {name!r} does not take samples of shape {tuple(sample_shape)}: {error}", where="model"
+            f"model {name!r} does not take samples of shape {shape} and type {sample.dtype}: {error}",
+            where="model",
         ) from error
     model.train(training)
-    shape = tuple(getattr(outputs, "shape", ()))
-    if num_classes is not None and shape != (1, num_classes):
+    found = tuple(getattr(outputs, "shape", ()))
+    if len(found) != 2 or (num_classes is not None and found[1] != num_classes):
+        legal = f"a tensor of shape (1, {num_classes or 'classes'})"
         raise InputError(
-            f"model {name!r} gives outputs of shape {shape} for one sample of {num_classes} classes",
+            f"model {name!r} gives {_kind(outputs)} for one sample of shape {shape}",
             where="model",
-            legal=f"(1, {num_classes})",
+            legal=legal,
         )
+
+
+def _kind(outputs: Any) -> str:
+    if isinstance(outputs, torch.Tensor):
+        return f"outputs of shape {tuple(outputs.shape)}"
+    return f"outputs of type {type(outputs).__name__}"

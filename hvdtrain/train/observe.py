@@ -82,7 +82,7 @@ class Observer:
         """Records values that all ranks agreed on: ``loss``, ``validation_accuracy`` and so on."""
         self._facts.update(values)
         line = {"step": step, "epoch": epoch, "time_s": round(time.monotonic() - self._began_s, 3), **values}
-        self._metrics.write(json.dumps(_finite(line)) + "\n")
+        self._metrics.write(json.dumps(finite(line)) + "\n")
         if self._scalars:
             for name, value in values.items():
                 self._scalars.add_scalar(name, value, step)
@@ -102,17 +102,17 @@ class Observer:
     def finished(self, result: Mapping[str, Any]) -> None:
         """Records the result and closes the files."""
         self.close()
-        self._run.write_status("done", result=_finite(dict(result)))
-        self._emit({"event": "result", "result": _finite(dict(result))})
+        self._run.write_status("done", result=dict(result))
+        self._emit({"event": "result", "result": dict(result)})
 
     def close(self) -> None:
-        """Closes the files; a run that failed ends with this."""
+        """Closes the files, whether the run failed or not; more than once does no harm."""
         self._metrics.close()
         if self._scalars:
             self._scalars.close()
 
 
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
+def finite(values: dict[str, Any]) -> dict[str, Any]:
     """JSON has no NaN and no infinity: they become null."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value

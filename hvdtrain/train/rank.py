@@ -1,15 +1,14 @@
 """One rank of a run, from knowing who it is to the result.
 
-``python -m hvdtrain.train.rank`` is what our launcher starts. Job and run directory come in
-the variables below, and rank 0's events leave on stdout as lines that begin with
-``EVENT_MARK``. Under a foreign launcher the command line calls ``join`` in each process.
+``python -m hvdtrain.train.rank`` is what our launcher starts. Job and run directory come in the
+variables of ``launching``, and rank 0's events leave on stdout as lines that begin with
+``EVENT_MARK``. Ranks that a foreign launcher started come here by way of ``joining``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 import traceback
@@ -24,19 +23,19 @@ from hvdtrain.backends.choose import choose_backend
 from hvdtrain.backends.start import start_backend
 from hvdtrain.config import Job
 from hvdtrain.errors import ExitCode, HvdtrainError, InputError
-from hvdtrain.topology.devices import Seat, check_seats
 from hvdtrain.topology.environ import World, find_world
 from hvdtrain.train.build import build_trainer
 from hvdtrain.train.checkpoint import save_checkpoint
 from hvdtrain.train.launching import IMPORT_PATH, JOB, RUN_DIR
-from hvdtrain.train.observe import Emit
-from hvdtrain.train.rundir import RunDirectory, create_run_directory
+from hvdtrain.train.observe import Emit, finite
+from hvdtrain.train.rundir import RunDirectory
+from hvdtrain.train.seats import Seating, take_seats
 from hvdtrain.train.trainer import Outcome
 from hvdtrain.tuning import conflicts, horovod_environment, mpi_defaults
 
 EVENT_MARK = "\x1ehvdtrain "
 
-OpenRun = Callable[[Backend], RunDirectory | None]
+OpenRun = Callable[[Backend, Seating], RunDirectory | None]
 
 
 def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str, Any]:
@@ -52,87 +51,55 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
         HvdtrainError: With the one line that the user gets.
     """
     name, why = choose_backend(job.backend, world.size)
-    notes = [why, world.notice, *prepare_environment(job, world)]
+    notes = [why, world.notice, *prepare_environment(job, world, name)]
     backend = start_backend(name, world)
-    check_seats(find_seats(backend))
-    run = open_run(backend)
+    run = open_run(backend, take_seats(backend))
     if run:
         for note in filter(None, notes):
             emit({"event": "note", "text": note})
     trainer = build_trainer(job, backend, run, emit)
-    outcome = trainer.fit()
-    result = _result(outcome, backend, run)
-    if run:
-        save_checkpoint(run.checkpoints, outcome.steps, trainer.state())
-        trainer.finish(result)
-    trainer.close()
+    try:
+        outcome = trainer.fit()
+        result = _result(outcome, backend, run)
+        if run:
+            save_checkpoint(run.checkpoints, outcome.steps, trainer.state())
+            trainer.finish(result)
+    finally:
+        trainer.close()
     backend.close()
     return result
 
 
-def find_seats(backend: Backend) -> list[Seat]:
-    """Host and GPU of every rank, on all ranks; collective."""
-    device = ""
-    if backend.device.type == "cuda":
-        device = str(torch.cuda.get_device_properties(backend.device).uuid)
-    return backend.gather(Seat(backend.rank, socket.gethostname(), device))
-
-
-def prepare_environment(job: Job, world: World) -> list[str]:
+def prepare_environment(job: Job, world: World, backend: str) -> list[str]:
     """Sets what Horovod and MPI read when they start; returns what the user should know."""
     settings = horovod_environment(job.tuning)
+    if backend != "horovod":
+        told = sorted(job.tuning.model_fields_set - {"compression"})
+        return [f"tuning.{', tuning.'.join(told)}: Horovod's, not used by backend {backend}"] if told else []
     notes = conflicts(settings, os.environ)
     cores = len(os.sched_getaffinity(0))
     on_cpu = not torch.cuda.is_available()
     settings.update(mpi_defaults(world.local_size, cores, on_cpu=on_cpu, env=os.environ))
     os.environ.update(settings)
-    if "OMP_NUM_THREADS" not in os.environ:
-        # PyTorch would take every core for each rank, and the ranks of a host would fight for them.
-        torch.set_num_threads(max(1, cores // world.local_size))
     return notes
 
 
 def _result(outcome: Outcome, backend: Backend, run: RunDirectory | None) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "run_dir": str(run.path) if run else None,
-        "backend": backend.name,
-        "size": backend.size,
-        "epochs": outcome.epochs,
-        "steps": outcome.steps,
-        "loss": outcome.train.loss,
-        "accuracy": outcome.validation.accuracy,
-        "validation_loss": outcome.validation.loss,
-        "samples_per_s": round(outcome.samples_per_s, 1),
-    }
-
-
-def join(job: Job, world: World, run_dir: Path | None, overwrite: bool, emit: Emit) -> dict[str, Any]:
-    """Trains as one rank of a launch that somebody else made; never returns from a failure."""
-
-    def open_run(backend: Backend) -> RunDirectory | None:
-        """Rank 0 makes the directory, and all hear whether that went well."""
-        run, problem, seats = None, "", find_seats(backend)
-        if backend.rank == 0:
-            try:
-                run = create_run_directory(job, run_dir, overwrite=overwrite)
-                run.write_json("plan.json", _joined_plan(world, seats))
-            except InputError as error:
-                problem = str(error)
-        if problem := backend.broadcast(problem):
-            raise InputError(problem)
-        return run
-
-    try:
-        return run_rank(job, world, open_run, emit)
-    except BaseException as error:
-        end_rank(error, world)
-
-
-def _joined_plan(world: World, seats: list[Seat]) -> dict[str, Any]:
-    """What is known of a launch that somebody else made."""
-    ranks = [{"rank": seat.rank, "host": seat.host, "device": seat.device or None} for seat in seats]
-    return {"schema": 1, "source": world.launcher, "size": world.size, "ranks": ranks}
+    """The result document; a value that is no number, as of a run that diverged, is null."""
+    return finite(
+        {
+            "schema": 1,
+            "run_dir": str(run.path) if run else None,
+            "backend": backend.name,
+            "size": backend.size,
+            "epochs": outcome.epochs,
+            "steps": outcome.steps,
+            "loss": outcome.train.loss,
+            "accuracy": outcome.validation.accuracy,
+            "validation_loss": outcome.validation.loss,
+            "samples_per_s": round(outcome.samples_per_s, 1),
+        }
+    )
 
 
 def end_rank(error: BaseException, world: World | None = None) -> NoReturn:
@@ -146,6 +113,9 @@ def end_rank(error: BaseException, world: World | None = None) -> NoReturn:
         time.sleep(1.0)
     if isinstance(error, HvdtrainError):
         code = int(error.exit_code)
+        # The user's own code failed inside ours: its traceback says where.
+        detail = str(getattr(error, "detail", "")).strip()
+        sys.stderr.write(f"{detail}\n" if detail else "")
         sys.stderr.write(f"hvdtrain: error: {error}\n")
     else:
         code = int(ExitCode.FAILED)
@@ -165,11 +135,12 @@ def main(env: Mapping[str, str]) -> int:
     """The program of a rank that our launcher started."""
     try:
         world = find_world(env)
-        # Where factories of the user's are looked for: the working and the job file's folder.
-        sys.path[:0] = [folder for folder in env.get(IMPORT_PATH, "").split(os.pathsep) if folder]
+        # Where factories of the user's are looked for. Last, so that a queue.py or a statistics.py
+        # in the working folder does not take the place of Python's own.
+        sys.path += [folder for folder in env.get(IMPORT_PATH, "").split(os.pathsep) if folder]
         job = Job.model_validate_json(env[JOB])
         run = RunDirectory(Path(env[RUN_DIR])) if world.rank == 0 else None
-        run_rank(job, world, lambda _: run, relay)
+        run_rank(job, world, lambda _backend, _seating: run, relay)
     except BaseException as error:
         end_rank(error)
     return int(ExitCode.DONE)

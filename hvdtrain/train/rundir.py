@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,11 +69,7 @@ class RunDirectory:
             (self.path / name).unlink(missing_ok=True)
         for name in FOLDERS:
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for folder in self.made:
-            try:
-                folder.rmdir()
-            except OSError:
-                return
+        _remove_empty(self.made)
 
 
 def create_run_directory(job: Job, asked: Path | None, *, overwrite: bool = False) -> RunDirectory:
@@ -115,8 +111,13 @@ def _claim(job: Job, asked: Path | None, overwrite: bool) -> RunDirectory:
     if held:
         run.discard()
         _make(asked)
-    if not os.access(asked, os.W_OK | os.X_OK):
-        raise InputError("run directory cannot be written", where=str(asked), do="choose another --run-dir")
+    try:
+        # Of two runs that start at once in one directory, this lets one in.
+        run.logs.mkdir()
+    except FileExistsError:
+        raise InputError("another run is starting in this directory", where=str(asked)) from None
+    except OSError as error:
+        raise _not_writable(asked, error) from None
     return run
 
 
@@ -141,8 +142,20 @@ def _make(path: Path) -> list[Path]:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        _remove_empty(missing)
         raise _not_writable(path, error) from None
     return missing
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Removes directories, innermost first, up to the first that cannot be removed."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return
 
 
 def _held_by(path: Path) -> str:

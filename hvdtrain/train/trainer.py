@@ -39,7 +39,7 @@ class Parts:
         rate: Learning rate per step.
         length: How long to train.
         metrics_every_steps: Steps between two agreed values of the loss.
-        sample_shape: Shape of one input; None where it is no tensor.
+        sample: A real input without batch dimension; None where inputs are no tensors.
         may_skip: Whether unreadable samples are left out.
         observer: Records; None on all ranks but 0.
     """
@@ -51,7 +51,7 @@ class Parts:
     rate: Rate
     length: Length
     metrics_every_steps: int
-    sample_shape: tuple[int, ...] | None
+    sample: torch.Tensor | None
     may_skip: bool
     observer: Observer | None
 
@@ -128,13 +128,16 @@ class Trainer:
         began_s = time.monotonic()
         for batch in batches:
             self._take_step(batch)
-            elapsed_s = self._seconds + time.monotonic() - began_s
+            elapsed_s = max(1e-9, self._seconds + time.monotonic() - began_s)
             if self._step % parts.metrics_every_steps == 0 or self._step == parts.length.steps:
                 self._measure(epoch, elapsed_s)
             if parts.observer:
                 parts.observer.stepped(epoch + 1, self._step, self._samples / elapsed_s)
             if self._step == parts.length.steps:
                 break
+        if parts.backend.device.type == "cuda":
+            # What was launched is not yet done.
+            torch.cuda.synchronize(parts.backend.device)
         self._seconds += time.monotonic() - began_s
 
     def _take_step(self, batch: Batch) -> None:
@@ -142,51 +145,64 @@ class Trainer:
         parts, replica = self._parts, self._parts.replica
         self._skipped.update(batch.skipped)
         total = batch.global_count if batch.global_count is not None else self._agreed_count(batch.count)
+        self._step += 1
+        if total == 0:
+            # No rank could read a sample. All of them know, so all of them leave this step out.
+            return
         for group in replica.optimizer.param_groups:
-            group["lr"] = parts.rate(self._step)
+            group["lr"] = parts.rate(self._step - 1)
         replica.optimizer.zero_grad()
         if batch.count:
             self._backward(batch, total)
         elif replica.needs_backward:
             self._backward_nothing()
+        if not replica.fills_gradients:
+            _fill_gradients(replica.module)
         replica.optimizer.step()
-        self._step += 1
         self._samples += total
 
     def _backward(self, batch: Batch, total: int) -> None:
         backend = self._parts.backend
         inputs = batch.inputs.to(backend.device, non_blocking=True)
         targets = batch.targets.to(backend.device, non_blocking=True)
-        loss, num_right = classification(self._parts.replica.model(inputs), targets)
+        loss, num_right = classification(self._forward(inputs), targets)
         # The engine takes the mean over ranks. Where ranks hold different numbers of samples,
         # this factor makes it the mean over samples; where they do not, it is exactly 1.
         share = batch.count * backend.size
         (loss if share == total else loss * (share / total)).backward()  # type: ignore[no-untyped-call]
         self._window.add(loss, num_right, batch.count)
 
+    def _forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        try:
+            return torch.as_tensor(self._parts.replica.model(inputs))
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise TrainingError(
+                f"rank {self._parts.backend.rank} holds {len(inputs)} sample of step {self._step}, and "
+                "BatchNorm cannot normalise one value per channel: set batch.tail=drop, or another batch"
+            ) from error
+
     def _backward_nothing(self) -> None:
         """A backward pass that adds nothing, for an engine that waits for every rank's.
 
         In evaluation mode, so that running statistics and random streams stay untouched.
         """
-        model, shape = self._parts.replica.model, self._parts.sample_shape
-        if shape is None:
+        model, sample = self._parts.replica.model, self._parts.sample
+        if sample is None:
             raise TrainingError(
                 f"rank {self._parts.backend.rank} has no samples in the last step, and the data's inputs are "
                 "no tensors: set batch.tail to drop or pad"
             )
         model.eval()
-        outputs = model(torch.zeros(1, *shape, device=self._parts.backend.device))
+        outputs = model(sample.unsqueeze(0).to(self._parts.backend.device))
         (outputs * 0).sum().backward()
         model.train()
 
     def _agreed_count(self, count: int) -> int:
-        """Real samples of the step over all ranks, where unreadable ones may be missing.
-
-        At least 1: a step in which no rank has a sample changes nothing but must not divide by 0.
-        """
+        """Real samples of the step over all ranks, where unreadable ones may be missing."""
         counts = torch.tensor([count], dtype=torch.int64)
-        return max(1, int(self._parts.backend.sum(counts, "count").item()))
+        return int(self._parts.backend.sum(counts, "count").item())
 
     def _measure(self, epoch: int, elapsed_s: float) -> None:
         """Agrees on the loss since the last time and records it."""
@@ -228,9 +244,11 @@ class Trainer:
             self._parts.observer.noted(f"{len(new)} unreadable samples skipped: {', '.join(new)}")
 
     def close(self) -> None:
-        """Ends the loaders' processes."""
+        """Ends the loaders' processes and closes the record, also of a run that failed."""
         self._parts.train.close()
         self._parts.validation.close()
+        if self._parts.observer:
+            self._parts.observer.close()
 
     def finish(self, result: dict[str, Any]) -> None:
         """Records the result; on rank 0."""
@@ -245,3 +263,14 @@ class Trainer:
             "optimizer": replica.optimizer.state_dict(),
             "step": self._step,
         }
+
+
+def _fill_gradients(module: torch.nn.Module) -> None:
+    """A parameter that the step did not use has gradient zero, whatever the engine.
+
+    Horovod reduces zeros for it, so momentum and weight decay act. Elsewhere it would have no
+    gradient at all and stay as it is: N ranks would not train like one.
+    """
+    for parameter in module.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)

@@ -3,12 +3,19 @@
 import re
 from pathlib import Path
 
+import jsonschema
+import pytest
 import yaml
 
 from hvdtrain.config import Job
 from hvdtrain.jobfile import load_job
 
 ROOT = Path(__file__).parents[2]
+JOBS = [
+    (page, example)
+    for page in ("README.md", "docs/jobfile.md")
+    for example in re.findall(r"```yaml\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+]
 
 
 def test_every_key_of_the_job_file_is_described():
@@ -25,6 +32,19 @@ def test_the_example_is_a_legal_job(tmp_path):
     (tmp_path / "flowers.yaml").write_text(example)
     job = load_job(tmp_path / "flowers.yaml")
     assert job.name == yaml.safe_load(example)["name"]
+
+
+def test_both_pages_show_a_job():
+    assert {page for page, _ in JOBS} == {"README.md", "docs/jobfile.md"}
+
+
+@pytest.mark.parametrize(
+    "text", [example for _, example in JOBS] + [(ROOT / "hvdtrain" / "digits.yaml").read_text()]
+)
+def test_an_editor_with_the_schema_takes_the_examples(hvdtrain, text):
+    schema = hvdtrain("schema").document
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(yaml.safe_load(text), schema)
 
 
 def test_every_local_link_leads_somewhere():

@@ -56,14 +56,28 @@ def test_ci_calls_what_the_tests_cannot():
         assert line in script
 
 
-def test_inline_commands_are_covered():
-    """A command in running text is one of the blocks', or has a test that is named here."""
-    covered = {
-        "hvdtrain train": "the blocks",
-        "hvdtrain schema": "test_train.py",
-        "hvdtrain build-horovod": "test_build_horovod.py",
-        "make nccl": "tests/build/nccl_build_check.py",
-        "srun --mpi=pmix": "tests/lab/test_training.py",
-    }
-    for text in INLINE:
-        assert any(text.startswith(prefix) for prefix in covered), text
+# Each command in running text -> the test that runs it, and what stands there when it does.
+INLINE_TESTS = {
+    "hvdtrain schema": ("tests/e2e/test_train.py", 'hvdtrain("schema")'),
+    "hvdtrain train": ("tests/e2e/test_train.py", 'hvdtrain("train", "--json"'),
+    "srun --mpi=pmix hvdtrain train": ("tests/lab/test_training.py", '"--mpi=pmix"'),
+    "hvdtrain train -np 2 --dry-run": (
+        "tests/e2e/test_train.py",
+        'hvdtrain("train", "-np", "2", "--dry-run")',
+    ),
+    "hvdtrain build-horovod --dry-run": (
+        "tests/e2e/test_build_horovod.py",
+        'hvdtrain("build-horovod", "--dry-run"',
+    ),
+    "make nccl-build-check": ("tests/build/nccl_build_check.py", '"nccl_built"'),
+}
+
+
+def test_commands_in_running_text_are_the_ones_with_a_test():
+    assert sorted(set(INLINE)) == sorted(INLINE_TESTS)
+
+
+@pytest.mark.parametrize("command", INLINE_TESTS)
+def test_the_test_of_a_command_in_running_text_is_there(command):
+    path, part = INLINE_TESTS[command]
+    assert part in (ROOT / path).read_text()

@@ -143,3 +143,48 @@ def test_an_error_under_a_foreign_launcher_is_told_once(bin_dir, run_program, tm
     ended = run_program(argv)
     assert ended.code == 2
     assert ended.err.count("no such job file") == 1
+
+
+def test_a_run_that_diverges_ends_with_a_result_that_is_null(hvdtrain, job, tmp_path):
+    words = ["--set", "optimizer.name=sgd", "--set", "optimizer.lr=1e30", "--run-dir", "run"]
+    ended = hvdtrain("train", job(GOOD), *words)
+    assert ended.code == 0, ended.err
+    assert "loss nan" in ended.out
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["state"], status["result"]["loss"]) == ("done", None)
+
+
+def test_a_joined_launch_leaves_nothing_after_bad_input(bin_dir, run_program, job, tmp_path):
+    mpirun = [str(bin_dir / "mpirun"), "-np", "2", "--bind-to", "none", str(bin_dir / "hvdtrain"), "train"]
+    for text, words, part in [
+        (GOOD, ["--set", "batch.global=3"], "3 does not divide by 2 ranks"),
+        (GOOD.replace("digits_cnn", "resnet19"), [], "'resnet19'"),
+        (GOOD, ["--dry-run"], "--dry-run inside a launch by openmpi"),
+        (GOOD, ["-np", "3"], "-np 3 inside a launch of 2 ranks"),
+    ]:
+        words = [job(text), *words]
+        ended = run_program([*mpirun, *words])
+        assert ended.code == 2, ended.err
+        assert ended.err.count(part) == 1
+        assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())
+
+
+def test_a_failure_of_rank_0_in_a_joined_launch_is_recorded(bin_dir, run_program, job, tmp_path):
+    path = job(FACTORY.replace("NAME", "Fails").replace("parts", "here"))
+    (tmp_path / "here.py").write_text(PARTS.replace("rank() == 1", "rank() == 0"))
+    mpirun = [
+        str(bin_dir / "mpirun"),
+        "-np",
+        "2",
+        "--bind-to",
+        "none",
+        str(bin_dir / "hvdtrain"),
+        "train",
+        path,
+    ]
+    ended = run_program(mpirun)
+    assert ended.code == 1
+    assert "ValueError: planted" in ended.err
+    status = json.loads((tmp_path / "runs" / "job" / "status.json").read_text())
+    assert (status["state"], status["exit_code"]) == ("failed", 1)
+    assert "planted" in status["error"]

@@ -56,8 +56,46 @@ def test_all_engines_and_sizes_give_the_same_parameters(trained):
             )
 
 
-def test_fp16_compression_changes_little_but_something(trained):
-    exact, _ = trained(2, "horovod")
-    rounded, _ = trained(2, "horovod", "--set", "tuning.compression=fp16", "--overwrite")
+PARTS = """
+import torch
+class Odd(torch.nn.Module):
+    # One layer is frozen, one is never used, one buffer is of a type that Horovod cannot carry.
+    def __init__(self):
+        super().__init__()
+        self.frozen = torch.nn.Linear(64, 32)
+        self.frozen.requires_grad_(False)
+        self.unused = torch.nn.Linear(3, 3)
+        self.norm = torch.nn.LayerNorm(32)
+        self.head = torch.nn.Linear(32, 10)
+        self.register_buffer("mask", torch.arange(32) % 5 != 0)
+    def forward(self, images):
+        return self.head(self.norm(self.frozen(images.flatten(1)) * self.mask))
+"""
+
+
+@pytest.mark.parametrize("backend", ["horovod", "ddp"])
+def test_frozen_and_unused_parameters(hvdtrain, tmp_path, backend):
+    """Weight decay acts on what no step used: its gradient is zero on every engine."""
+    (tmp_path / "parts.py").write_text(PARTS)
+    text = JOB.replace("{name: digits_cnn, args: {width: 8}}", "'parts:Odd'")
+    (tmp_path / "job.yaml").write_text(text.replace("sgd, lr: 0.05, momentum: 0.9", "adamw, lr: 0.01"))
+    states = []
+    for size, engine in [(1, "single"), (2, backend)]:
+        words = ["-np", size, "--slots", size, "--run-dir", tmp_path / engine, "--set", f"backend={engine}"]
+        ended = hvdtrain("train", "job.yaml", *words, "--set", "optimizer.weight_decay=0.1")
+        assert ended.code == 0, ended.err
+        (folder,) = (tmp_path / engine / "checkpoints").iterdir()
+        states.append(load_checkpoint(folder)["model"])
+    for name, value in states[0].items():
+        assert torch.allclose(states[1][name].float(), value.float(), rtol=1e-3, atol=1e-4), name
+    torch.manual_seed(3)
+    fresh = torch.nn.Linear(64, 32).weight
+    assert torch.equal(states[1]["frozen.weight"], fresh)
+
+
+@pytest.mark.parametrize("backend", ["horovod", "ddp"])
+def test_fp16_compression_changes_little_but_something(trained, backend):
+    exact, _ = trained(2, backend)
+    rounded, _ = trained(2, backend, "--set", "tuning.compression=fp16", "--overwrite")
     differences = [float((exact[name] - rounded[name]).abs().max()) for name in exact]
     assert 0 < max(differences) < 0.01

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
@@ -34,7 +35,6 @@ def test_the_bundled_job_trains_digits():
     job = load_job(None)
     assert (job.name, job.data.source, job.model.name) == ("digits", "digits", "digits_cnn")
     assert job.global_batch(4) == 64
-    assert job.rank_batch(2) == 32
 
 
 def test_short_forms_and_the_name_of_the_file(written):
@@ -43,10 +43,92 @@ def test_short_forms_and_the_name_of_the_file(written):
     assert job.model.name == "digits_cnn"
 
 
-def test_a_resolved_job_reads_back_as_itself(written):
-    for optimizer in ("{name: sgd, lr: 1e-1, momentum: 0.9}", "{name: adamw, lr: 0.01}"):
-        job = load_job(written(MINIMAL + f"optimizer: {optimizer}\ntuning: {{timeline: t.json}}\n"))
-        assert load_job(written(job.as_yaml())) == job
+@pytest.mark.parametrize(
+    "text",
+    [
+        "optimizer: {name: sgd, lr: 1e-1, momentum: 0.9}\ntuning: {timeline: t.json}\n",
+        "optimizer: {name: adamw, lr: 0.01, betas: [0.5, 0.9]}\n",
+        "schedule: {name: cosine, final_fraction: 0.1}\n",
+        "schedule: {name: polynomial, power: 2, final_fraction: 0.1}\n",
+        "schedule: {name: step, step_epochs: 3, step_factor: 0.5}\n",
+    ],
+)
+def test_a_resolved_job_reads_back_as_itself(written, text):
+    job = load_job(written(MINIMAL + text))
+    assert load_job(written(job.as_yaml())) == job
+    assert sent_to_a_rank(job) == job
+
+
+def sent_to_a_rank(job: Job) -> Job:
+    """The job as a rank gets it (``hvdtrain.train.launching``)."""
+    return Job.model_validate_json(job.model_dump_json(by_alias=True, exclude_unset=True))
+
+
+def with_args(text: str) -> str:
+    return MINIMAL.replace("digits_cnn", f"{{name: 'm:f', args: {text}}}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "{width: 64, rate: 0.1, large: 1.0e+300, whole: 2.0, deep: {a: [1, {b: null}]}, on_: yes}",
+        "{'1': 64, text: '2024-01-01', word: 'null', 'yes': no, n: 36893488147419103232, u: \"\\u00e9\\0\"}",
+    ],
+)
+def test_arguments_reach_the_ranks_as_they_are(written, text):
+    job = load_job(written(with_args(text)))
+    assert job.model.args == yaml.safe_load(text)
+    for other in (sent_to_a_rank(job), load_job(written(job.as_yaml()))):
+        # as text, since 2 == 2.0 == True
+        assert repr(other.model.args) == repr(job.model.args)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{1: 64}", "model.args: keys must be text, found 1: quote it"),
+        ("{a: {on: 1}}", "model.args.a: keys must be text, found True: quote it"),
+        ("{a: .inf}", "model.args.a: must be a finite number, found inf"),
+        ("{a: [0, {b: .nan}]}", "model.args.a.1.b: must be a finite number, found nan"),
+        ("{a: 2024-01-31}", "found date 2024-01-31: quote it if it is text"),
+        (
+            "{a: !!set {x}}",
+            "model.args.a: must be text, a number, true, false, null, a list or a mapping, found set",
+        ),
+        ("{a: !!binary aGk=}", "found bytes b'hi'"),
+        ('{a: "\\ud800"}', r"found str '\ud800'"),
+        ("{a: " + "[" * 70 + "]" * 70 + "}", "model.args.a: must not be nested deeper than 64 levels"),
+    ],
+)
+def test_arguments_that_would_reach_the_ranks_as_something_else(written, text, said):
+    path = written(with_args(text))
+    line = refusal(path)
+    assert line.startswith(f"{path}:1: model.args")
+    assert said in line
+    data = MINIMAL.replace("data: digits", f"data: {{source: 'm:f', args: {text}}}")
+    assert said.replace("model.", "data.") in refusal(written(data))
+
+
+def test_a_leading_tilde_is_the_home_folder(written, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/of/mine")
+    text = MINIMAL.replace("digits\nbatch", "{source: folder, path: ~/photos}\nbatch")
+    job = load_job(written(text + "output: {dir: ~/runs}\ntuning: {timeline: ~/t.json}\n"))
+    assert job.data.path == Path("/home/of/mine/photos")
+    assert job.output.dir == Path("/home/of/mine/runs")
+    assert job.tuning.timeline == Path("/home/of/mine/t.json")
+    assert load_job(written(MINIMAL), ["output.dir=a/~b"]).output.dir == Path("a/~b")
+
+
+@pytest.mark.parametrize("value", ["1e-1", "0.1", "1", "+.1"])
+def test_real_numbers_in_all_forms(written, value):
+    assert load_job(written(MINIMAL + f"optimizer: {{lr: {value}}}\n")).optimizer.lr in (0.1, 1)
+
+
+def test_the_keys_of_a_short_form_can_be_set(written):
+    job = load_job(written(MINIMAL), ["data.workers=2", "model.args.width=8"])
+    assert (job.data.source, job.data.workers) == ("digits", 2)
+    assert (job.model.name, job.model.args) == ("digits_cnn", {"width": 8})
 
 
 def test_overrides_take_yaml_values_and_the_last_one_wins(written):
@@ -84,9 +166,23 @@ def test_two_overrides_of_a_pair_are_refused(written):
             ["unknown key 'optimizer.learning_rte'", "legal: name, lr"],
         ),
         ("model: digits_cnn\ndata: {source: digits, wrkers: 1}\nepochs: 1\n", ["did you mean 'workers'?"]),
+        ("a: &x [*x]\n", [":1: an alias (*) names a value that it is itself a part of"]),
+        (MINIMAL + "optimizer: &x\n  <<: *x\n", [":5: an alias"]),
+        (MINIMAL + "a: " + "[" * 2000, ["nested too deeply"]),
+        (MINIMAL + "name: 2024-13-01\n", ["not YAML: month must be in 1..12"]),
+        (MINIMAL + "1: 2\n", [":5: key 1 is no text; legal: name, model"]),
         (MINIMAL + "epochs: 3\n", [":5: key 'epochs' is given twice", "line 4"]),
         (MINIMAL.replace("epochs: 2", "epochs: yes"), [":4: epochs:", "not true"]),
         (MINIMAL.replace("epochs: 2", "epochs: 2.5"), [":4: epochs:", "2.5"]),
+        (MINIMAL.replace("epochs: 2", "epochs: 3.0"), [":4: epochs: must be a valid integer, found 3.0"]),
+        (MINIMAL.replace("epochs: 2", "epochs: '3'"), [":4: epochs: must be a valid integer, found '3'"]),
+        (MINIMAL.replace("64", "'64'"), [":3: batch.global: must be a valid integer, found '64'"]),
+        (MINIMAL + "seed: '1'\n", [":5: seed: must be a valid integer, found '1'"]),
+        (MINIMAL + "tuning: {autotune: 'yes'}\n", [":5: tuning.autotune: must be a valid boolean"]),
+        (
+            MINIMAL + "schedule: {name: step, step_factor: yes}\n",
+            ["schedule.step_factor: a number is needed"],
+        ),
         (MINIMAL.replace("epochs: 2", "epochs: two"), [":4: epochs:", "'two'"]),
         (MINIMAL.replace("epochs: 2", "epochs: 0"), ["epochs: must be greater than or equal to 1, found 0"]),
         (MINIMAL.replace("64", "-64"), [":3: batch.global:", "-64"]),
@@ -101,8 +197,34 @@ def test_two_overrides_of_a_pair_are_refused(written):
         (MINIMAL + "steps: 3\n", ["found both"]),
         (MINIMAL.replace("data: digits", "data: digitz"), [":2: data:", "'digitz'", "synthetic"]),
         (MINIMAL.replace("data: digits", "data: {source: folder}"), [":2: key 'data.path' is missing"]),
+        (
+            MINIMAL.replace("data: digits", "data: folder"),
+            [":2: key 'data.path' is missing", "legal: source, path"],
+        ),
+        (MINIMAL.replace("data: digits", "data: [1]"), [":2: data: data.source must be digits"]),
+        (MINIMAL.replace("data: digits", "data: 'a.b:c.'"), ["data.source: must be package.module:factory"]),
+        (MINIMAL.replace("data: digits", "data: 'a..b:c'"), ["data.source: must be package.module:factory"]),
+        (
+            MINIMAL.replace("data: digits", "data: {source: folder, path: x, channels: yes}"),
+            ["data.channels: must be an integer, found True"],
+        ),
+        (
+            MINIMAL.replace("data: digits", "data: {source: folder, path: ~no-such-user/x}"),
+            ["data.path: ~no-such-user is no user's home folder"],
+        ),
+        (MINIMAL + 'output: {dir: "a\\0b"}\n', ["output.dir: must be a path"]),
         (MINIMAL + "optimizer:\n  name: sgd\n  lr: .nan\n", [":7: optimizer.lr:"]),
         (MINIMAL + "optimizer:\n  name: adam\n  momentum: 0.9\n", ["momentum is not used by adam"]),
+        (MINIMAL + "schedule: {power: 2}\n", [":5: schedule: power is not used by constant"]),
+        (MINIMAL + "schedule: {final_fraction: 0.1}\n", ["final_fraction is not used by constant"]),
+        (MINIMAL + "schedule: {name: cosine, step_epochs: 2}\n", ["step_epochs is not used by cosine"]),
+        (
+            MINIMAL + "schedule: {name: polynomial, step_factor: 0.5}\n",
+            ["step_factor is not used by polynomial"],
+        ),
+        (MINIMAL + "schedule: {name: step, final_fraction: 0.5}\n", ["final_fraction is not used by step"]),
+        (MINIMAL + "optimizer: {name: sgd, betas: [0.9, 0.99]}\n", ["betas is not used by sgd"]),
+        (MINIMAL + "optimizer: {name: sgd, nesterov: yes}\n", ["nesterov needs a momentum above 0"]),
         (MINIMAL + "tuning: {compression: bf16}\n", ["tuning.compression", "'none' or 'fp16'", "bf16"]),
         (MINIMAL + "backend: nccl\n", [":5: backend:", "'horovod'", "'nccl'"]),
         (MINIMAL + "seed: -1\n", [":5: seed:"]),
@@ -127,6 +249,12 @@ def test_what_is_wrong_is_named_with_its_line(written, text, parts):
         ("epochs.x=3", "holds a value, not a section"),
         ("epochs=[1", "--set epochs=[1: epochs:"),
         ("optimizer.lr=-1", "--set optimizer.lr=-1: optimizer.lr:"),
+        ("data.wrkers=2", "did you mean 'workers'?"),
+        ("model.args.a=&x [*x]", "model.args.a: must not be nested deeper"),
+        ("model.args.a=.inf", "model.args.a: must be a finite number"),
+        ("epochs=3.0", "epochs: must be a valid integer, found 3.0"),
+        ("epochs=2024-13-01", "epochs: must be a valid integer, found '2024-13-01'"),
+        ("a=" + "[" * 2000, "nested too deeply"),
     ],
 )
 def test_a_wrong_override_is_named(written, override, part):
@@ -140,6 +268,42 @@ def test_files_that_cannot_be_read(tmp_path):
     assert "is a folder" in refusal(tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
     assert "UTF-8" in refusal(tmp_path / "latin.yaml")
+
+
+FACTORY = "model: 'torchvision:vgg11'\ndata: 'm.n:C.f'\nbatch: {per_rank: 1}\nsteps: 5\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MINIMAL,
+        MINIMAL.replace("data: digits", "data: synthetic"),
+        FACTORY,
+        MINIMAL.replace("data: digits", "data: {source: folder, path: photos, channels: 1}"),
+        MINIMAL.replace("data: digits", "data: {source: synthetic, shape: [1, 2, 3]}"),
+        MINIMAL + "tuning: {fusion_mb: 0.5, hierarchical: yes, timeline: t}\nschedule: {name: cosine}\n",
+    ],
+)
+def test_the_schema_takes_what_is_legal(written, text):
+    load_job(written(text))
+    jsonschema.validate(yaml.safe_load(text), Job.model_json_schema(by_alias=True))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MINIMAL.replace("data: digits", "data: folder"),
+        MINIMAL.replace("data: digits", "data: digitz"),
+        MINIMAL.replace("model: digits_cnn", "model: ''"),
+        MINIMAL.replace("epochs: 2", "epochs: '2'"),
+        MINIMAL + "tuning: {autotune: 1}\n",
+        MINIMAL + "modle: x\n",
+    ],
+)
+def test_the_schema_refuses_what_is_refused(written, text):
+    refusal(written(text))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(yaml.safe_load(text), Job.model_json_schema(by_alias=True))
 
 
 def test_the_schema_names_the_keys_as_they_are_written():

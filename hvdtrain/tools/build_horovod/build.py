@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -16,10 +15,11 @@ from typing import Any, NoReturn
 from hvdtrain import process
 from hvdtrain.errors import BuildError, InputError
 from hvdtrain.process import Command
-from hvdtrain.tools.build_horovod.cache import Cache, CachedWheel, locked, scratch_folder
+from hvdtrain.tools.build_horovod.cache import Cache, CachedWheel, copy_whole, locked, scratch_folder
 from hvdtrain.tools.build_horovod.edits import apply_edits
 from hvdtrain.tools.build_horovod.facts import SDIST_NAME, Facts, gather_facts
 from hvdtrain.tools.build_horovod.install import Environment, install, is_installed
+from hvdtrain.tools.build_horovod.memory import free_memory_mib
 from hvdtrain.tools.build_horovod.plan import (
     Folders,
     build_command,
@@ -103,7 +103,7 @@ class Builder:
         self.facts = gather_facts(environ, request.gpu)
         check_pip()
         self.environment = Environment(self.facts, cache)
-        self.jobs = request.jobs or default_jobs()
+        self.jobs = request.jobs or default_jobs(len(os.sched_getaffinity(0)), free_memory_mib())
 
     def preview(self) -> Preview:
         """What ``run`` would do, with the same checks and without a change to anything.
@@ -121,7 +121,7 @@ class Builder:
             folders = Folders(parent / folders.scratch)
             links(self.facts, folders)
             commands = self._build_commands(tools, folders)
-        elif self.request.wheel_dir is None and self.environment.is_proven(found.sha256):
+        elif self.request.wheel_dir is None and self.environment.is_proven(found):
             return Preview(cached=True, up_to_date=True, commands=())
         if self.request.wheel_dir is None:
             commands += [install_command(self.facts, found.wheel if found else wheel), self._proof(None)]
@@ -135,12 +135,12 @@ class Builder:
             BuildError: Compiling, installing or proving failed.
         """
         self.cache.prepare()
-        with _ended_by_signals():
-            with locked(self.cache.lock(self.facts.key), self._on_wait):
-                found = self._find()
-                wheel = found or self._build()
+        # The lock is held to the end: somebody's --force puts another folder in the place of this wheel's.
+        with _ended_by_signals(), locked(self.cache.lock(self.facts.key), self._on_wait):
+            found = self._find()
+            wheel = found or self._build()
             if self.request.wheel_dir is not None:
-                copy = _copy_into(wheel.wheel, self.request.wheel_dir)
+                copy = copy_into(wheel.wheel, self.request.wheel_dir)
                 return Outcome(copy, found is not None, False, False, wheel.manifest["proof"])
             return self._install(wheel, cached=found is not None)
 
@@ -149,9 +149,9 @@ class Builder:
 
     def _install(self, wheel: CachedWheel, *, cached: bool) -> Outcome:
         with locked(self.environment.lock, self._on_wait):
-            if self.environment.is_proven(wheel.sha256):
+            if self.environment.is_proven(wheel):
                 return Outcome(wheel.wheel, cached, True, cached, wheel.manifest["proof"])
-            if not is_installed(wheel.sha256):
+            if not is_installed(wheel.wheel):
                 self.reporter.say(f"installing {wheel.wheel.name} into {self.facts.python.prefix}")
                 install(self.facts, wheel)
             self.reporter.say("proving the installation on two ranks")
@@ -254,12 +254,15 @@ def describe(facts: Facts) -> str:
     return f"Horovod for torch {facts.torch.version}, {facts.mpi.vendor} {facts.mpi.version}, {gpu}"
 
 
-def _copy_into(wheel: Path, folder: Path) -> Path:
-    staged = folder / f".{wheel.name}.{os.getpid()}"
+def copy_into(wheel: Path, folder: Path) -> Path:
+    """Copies a wheel into a folder, whole or not at all.
+
+    Raises:
+        InputError: It cannot be written there.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(wheel, staged)
-        staged.replace(folder / wheel.name)
+        copy_whole(wheel, folder / wheel.name)
     except OSError as error:
         raise InputError(f"cannot put the wheel there: {error}", where=f"--wheel-dir {folder}") from error
     return folder / wheel.name

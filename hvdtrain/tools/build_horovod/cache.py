@@ -208,6 +208,21 @@ def _flock(handle: IO[str], how: int) -> None:
         ) from error
 
 
+def copy_whole(source: Path, target: Path) -> None:
+    """Copies a file so that ``target`` is there as a whole or as it was; nothing half-written is left.
+
+    Raises:
+        OSError: It cannot be written, such as on a full disk.
+    """
+    # a name of its own: several processes, on several hosts, may write the same target
+    staged = target.with_name(f".{target.name}.{socket.gethostname()}-{os.getpid()}")
+    try:
+        shutil.copyfile(source, staged)
+        staged.replace(target)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, in hex."""
     with path.open("rb") as file:

@@ -10,12 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from hvdtrain import process
 from hvdtrain.errors import InputError
+from hvdtrain.tools.build_horovod.probe import probe
 from hvdtrain.tools.build_horovod.torch_facts import TorchFacts
 
 Gpu = Literal["none", "nccl"]
 _PROBE_S = 60.0
+_MEND_NVCC = "set CUDA_HOME to a toolkit whose bin/nvcc runs"
 # where a toolkit or NCCL that came with the system stands, after the places that variables name
 _TOOLKITS = ("/usr/local/cuda",)
 _SYSTEM_NCCL = (Path("/usr"), Path("/usr/local"))
@@ -122,7 +123,7 @@ def _toolkit_homes(environ: Mapping[str, str]) -> Iterable[Path]:
 
 def _home_by_nvcc(nvcc: Path) -> Iterable[Path]:
     """The toolkit that an nvcc belongs to; nvcc itself may be a link or a script that starts the real one."""
-    told = process.run(process.command(nvcc, "--dryrun", "none.cu"), timeout_s=_PROBE_S)
+    told = probe([nvcc, "--dryrun", "none.cu"], timeout_s=_PROBE_S, do=_MEND_NVCC)
     if match := re.search(r"^#\$ TOP=(.*)$", told.stderr + told.stdout, re.MULTILINE):
         yield Path(match[1].strip())
     yield nvcc.resolve().parent.parent
@@ -134,7 +135,7 @@ def _first_toolkit(homes: Iterable[Path]) -> Toolkit | None:
         runtime = any((home / place / "libcudart.so").exists() for place in ("lib64", "lib"))
         if not (nvcc.exists() and runtime and (home / "include/cuda_runtime.h").exists()):
             continue
-        told = process.run(process.command(nvcc, "--version"), timeout_s=_PROBE_S)
+        told = probe([nvcc, "--version"], timeout_s=_PROBE_S, do=_MEND_NVCC)
         if match := re.search(r"\bV(\d[\d.]*)", told.stdout):
             return Toolkit(home.resolve(), match[1])
     return None

@@ -8,8 +8,9 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hvdtrain import process
 from hvdtrain.errors import InputError
+from hvdtrain.process import Completed
+from hvdtrain.tools.build_horovod.probe import probe
 
 OPEN_MPI = "Open MPI"
 _PROBE_S = 30.0
@@ -105,7 +106,7 @@ def _identify(mpirun: Path, mpicxx: Path) -> MpiFacts:
 
 def _vendor_and_version(program: Path) -> tuple[str, str]:
     for flag in ("--showme:version", "--version", "-v"):
-        told = process.run(process.command(program, flag), timeout_s=_PROBE_S)
+        told = _ask(program, flag)
         for vendor, banner in _BANNERS.items():
             if match := banner.search(told.stdout + told.stderr):
                 return vendor, match[1]
@@ -119,10 +120,14 @@ def _library_dirs(vendor: str, mpicxx: Path, prefix: Path) -> tuple[Path, ...]:
     if " " in str(prefix):
         return (prefix / "lib",)
     if vendor == OPEN_MPI:
-        told = process.run(process.command(mpicxx, "--showme:libdirs"), timeout_s=_PROBE_S)
+        told = _ask(mpicxx, "--showme:libdirs")
         return tuple(Path(word) for word in told.stdout.split())
-    told = process.run(process.command(mpicxx, "-show"), timeout_s=_PROBE_S)
+    told = _ask(mpicxx, "-show")
     return tuple(Path(word[2:]) for word in told.stdout.split() if word.startswith("-L"))
+
+
+def _ask(program: Path, flag: str) -> Completed:
+    return probe([program, flag], timeout_s=_PROBE_S, do=_HOW_TO_GET)
 
 
 def _library_sha256(library_dirs: tuple[Path, ...]) -> str:

@@ -7,8 +7,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import psutil
-
 from hvdtrain.errors import InputError
 from hvdtrain.tools.build_horovod.cache import Cache
 
@@ -20,10 +18,9 @@ _NEEDED_CACHE_MIB = 128
 _MEMORY_PER_JOB_MIB = 1536
 
 
-def default_jobs() -> int:
+def default_jobs(cores: int, memory_mib: int) -> int:
     """As many compilers as this process may use cores, fewer where memory is short."""
-    memory_mib = psutil.virtual_memory().available >> 20
-    return max(1, min(len(os.sched_getaffinity(0)), memory_mib // _MEMORY_PER_JOB_MIB))
+    return max(1, min(cores, memory_mib // _MEMORY_PER_JOB_MIB))
 
 
 def choose_scratch_parent(cache: Cache, gpu: str) -> Path:

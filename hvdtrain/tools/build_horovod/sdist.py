@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 from hvdtrain import process
 from hvdtrain.errors import BuildError
-from hvdtrain.tools.build_horovod.cache import sha256_of
+from hvdtrain.tools.build_horovod.cache import copy_whole, sha256_of
 from hvdtrain.tools.build_horovod.facts import SDIST_NAME, SDIST_SHA256, Facts
 from hvdtrain.tools.build_horovod.plan import REQUIREMENT, Folders, fetch_command
 
@@ -31,10 +29,7 @@ def obtain_sdist(facts: Facts, store: Path, folders: Folders, say: Callable[[str
         kept.unlink(missing_ok=True)
     say(f"fetching {SDIST_NAME}")
     fetched = _fetch(facts, folders)
-    # into the store under a name of its own first: two builds may fetch at once, and disks may differ
-    staged = store / f"{SDIST_NAME}.{socket.gethostname()}-{os.getpid()}"
-    staged.write_bytes(fetched.read_bytes())
-    staged.replace(kept)
+    copy_whole(fetched, kept)
     return kept
 
 
@@ -58,4 +53,8 @@ def _fetch(facts: Facts, folders: Folders) -> Path:
 def unpack_sdist(sdist: Path, folder: Path) -> None:
     """Unpacks the checked source distribution into a folder."""
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        # Python has filters from 3.11.4 on; Debian 12 has 3.11.2. The archive is the one whose hash we know.
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(folder, filter="data")
+        else:
+            archive.extractall(folder)

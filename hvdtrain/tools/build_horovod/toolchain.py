@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from hvdtrain import process
 from hvdtrain.errors import InputError
+from hvdtrain.tools.build_horovod.probe import probe
 from hvdtrain.tools.build_horovod.torch_facts import TorchFacts
 
 _PROBE_S = 60.0
@@ -80,7 +80,8 @@ def find_compiler(environ: Mapping[str, str], torch: TorchFacts) -> CompilerFact
 
 
 def _identify(argv: tuple[str, ...]) -> CompilerFacts:
-    told = process.run(process.command(*argv, "-dM", "-E", "-x", "c++", "/dev/null"), timeout_s=_PROBE_S)
+    question = (*argv, "-dM", "-E", "-x", "c++", "/dev/null")
+    told = probe(question, timeout_s=_PROBE_S, do=_INSTALL_COMPILER)
     macros = dict(re.findall(r"^#define (__\w+__) (\d+)$", told.stdout, re.MULTILINE))
     for kind, names in (
         ("clang", ("__clang_major__", "__clang_minor__", "__clang_patchlevel__")),
@@ -118,7 +119,7 @@ def find_build_tools(search_path: str, env_bin: Path) -> BuildTools:
 
 
 def _cmake_version(program: str) -> tuple[int, ...]:
-    told = process.run(process.command(program, "--version"), timeout_s=_PROBE_S)
+    told = probe([program, "--version"], timeout_s=_PROBE_S, do="pip install cmake")
     match = re.search(r"cmake version (\d+)\.(\d+)", told.stdout)
     return (int(match[1]), int(match[2])) if match else (0,)
 

@@ -41,6 +41,22 @@ def test_finds_a_function_in_a_package():
     assert import_factory("os.path:join", where="model.name")("a", "b") == "a/b"
 
 
+def test_finds_a_method_of_a_class(module):
+    module(
+        "class Data:\n    @classmethod\n    def make(cls, a):\n        return cls, a\n    class Inner: pass\n"
+    )
+    factory = import_factory("users_data:Data.make", where="data.source")
+    assert factory(3)[0] is sys.modules["users_data"].Data
+    assert import_factory("users_data:Data.Inner", where="data.source").__name__ == "Inner"
+    assert refused("users_data:Data.mak") == "data.source: users_data:Data has no 'mak'; did you mean make?"
+    assert "users_data:Data.make has no 'x'" in refused("users_data:Data.make.x.y")
+
+
+def test_finds_what_is_built_in():
+    assert import_factory("builtins:dict.fromkeys", where="model.name")("a") == {"a": None}
+    assert "builtins (built in) has no 'dcit'; did you mean dict" in refused("builtins:dcit")
+
+
 def test_missing_module_tells_where_it_was_looked_for(tmp_path, module):
     message = refused("no_such_module:make")
     assert f"no module 'no_such_module'; looked in {tmp_path}, " in message

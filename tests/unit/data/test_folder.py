@@ -1,5 +1,6 @@
 import errno
 import io
+import socket
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def broken(tmp_path):
     (tmp_path / "text.png").write_text("<html>404</html>")
     (tmp_path / "folder.png").mkdir()
     images = Images(str(tmp_path))
-    for name in ("good.png", "cut.png", "empty.jpg", "text.png", "folder.png", "gone.png"):
+    for name in ("good.png", "cut.png", "empty.jpg", "text.png", "folder.png"):
         images.append(name, 3)
     return images
 
@@ -138,7 +139,7 @@ def test_refuse_names_the_file(tmp_path):
     dataset = FolderDataset(broken(tmp_path), 8, 3)
     assert dataset[0][1] == 3
     assert dataset.describe(1) == str(tmp_path / "cut.png")
-    for index in range(1, 6):
+    for index in range(1, 5):
         with pytest.raises(InputError) as caught:
             dataset[index]
         message = str(caught.value)
@@ -156,13 +157,13 @@ def test_skip_names_the_file(tmp_path):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_skipping_through_the_loader(tmp_path, workers):
     dataset = FolderDataset(broken(tmp_path), 8, 3, skip=True)
-    partition = Partition(6, 1, 3, shuffle=False)
+    partition = Partition(5, 1, 3, shuffle=False)
     with PartitionLoader(dataset, partition, 0, workers=workers, may_skip=True) as loader:
         first, second = loader.batches(0)
     assert (first.count, first.inputs.shape, first.targets.tolist()) == (1, (1, 3, 8, 8), [3])
     assert (second.count, second.inputs, second.global_count) == (0, None, None)
     assert [name.split(":")[0] for name in first.skipped + second.skipped] == [
-        str(tmp_path / name) for name in ("cut.png", "empty.jpg", "text.png", "folder.png", "gone.png")
+        str(tmp_path / name) for name in ("cut.png", "empty.jpg", "text.png", "folder.png")
     ]
 
 
@@ -174,6 +175,30 @@ def test_failing_storage_is_never_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "open", fail)
     with pytest.raises(OSError, match="Input/output error"):
         dataset[0]
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_listed_image_that_is_gone_is_never_skipped(tmp_path, skip):
+    # as on a host without the file system
+    images = Images(str(tmp_path))
+    images.append("gone.png", 0)
+    with pytest.raises(InputError) as caught:
+        FolderDataset(images, 8, 3, skip=skip)[0]
+    host = socket.gethostname()
+    assert str(caught.value) == (
+        f"data.path: image {tmp_path / 'gone.png'} is not there on host {host}; "
+        f"is this file system mounted on {host}?"
+    )
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_lack_of_memory_is_not_the_images_fault(tmp_path, monkeypatch, skip):
+    def fail(*args):
+        raise MemoryError
+
+    monkeypatch.setattr(Image, "open", fail)
+    with pytest.raises(MemoryError):
+        FolderDataset(broken(tmp_path), 8, 3, skip=skip)[0]
 
 
 def test_a_decompression_bomb_is_unreadable(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 import sys
 from collections import Counter
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,8 +27,10 @@ def digits():
 def test_digits_are_split_for_good(digits):
     assert (len(digits.train), len(digits.validation)) == (1438, 359)
     assert digits.num_classes == 10
-    assert digits.sample_shape == tuple(digits.train[0][0].shape) == (1, 8, 8)
-    assert digits.class_names == tuple("0123456789")
+    assert digits.sample_shape == (1, 8, 8)
+    assert digits.sample.equal(digits.train[0][0])
+    digits.sample.add_(1)
+    assert not digits.sample.equal(digits.train[0][0])
     for part, low, high in ((digits.train, 139, 146), (digits.validation, 35, 37)):
         counts = Counter(part.tensors[1].tolist())
         assert sorted(counts) == list(range(10))
@@ -65,6 +68,7 @@ def test_synthetic_samples_depend_on_their_index_alone():
     one, two = build_source(synthetic()), build_source(synthetic(samples=80))
     assert (len(one.train), len(one.validation)) == (40, 256)
     assert (one.num_classes, one.sample_shape) == (4, (3, 8, 12))
+    assert one.sample.equal(one.train[0][0])
     for index in (39, 0, 17):
         image, label = one.train[index]
         assert (image.shape, image.dtype, label) == ((3, 8, 12), torch.float32, index % 4)
@@ -106,7 +110,8 @@ def test_folder(folder):
     config = FolderData(source="folder", path=folder, image_size=6, channels=1)
     source = build_source(config)
     assert (len(source.train), len(source.validation)) == (16, 4)
-    assert (source.num_classes, source.sample_shape, source.class_names) == (2, (1, 6, 6), ("dark", "light"))
+    assert (source.num_classes, source.sample_shape) == (2, (1, 6, 6))
+    assert source.sample.equal(source.train[0][0])
     assert not source.may_skip
     assert (
         source.notes
@@ -126,7 +131,17 @@ def test_folder_from_a_listing_of_another_rank(folder):
 
 
 def test_folder_that_may_skip(folder):
-    assert build_source(FolderData(source="folder", path=folder, unreadable="skip")).may_skip
+    config = FolderData(source="folder", path=folder, unreadable="skip", image_size=6)
+    listing = scan_folder(config)
+    for index in range(2):
+        Path(listing.train.path(index)).write_text("no image")
+    source = build_source(config, listing)
+    assert source.may_skip
+    assert source.sample.equal(source.train[2][0])
+    for index in range(len(listing.train)):
+        Path(listing.train.path(index)).write_text("no image")
+    with pytest.raises(InputError, match=r"data\.path: none of the 16 training images can be read"):
+        build_source(config, listing)
 
 
 # --- factory
@@ -143,6 +158,39 @@ class Unreadable:
 
     def __getitem__(self, index):
         raise OSError("tape is not mounted")
+
+
+class Counting:
+    """Token numbers of different length, which it pads itself; counts what is read."""
+
+    def __init__(self):
+        self.reads = 0
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        self.reads += 1
+        return {"tokens": list(range(index + 1)), "label": index}
+
+    def collate(self, samples):
+        longest = max(len(sample["tokens"]) for sample in samples)
+        rows = [sample["tokens"] + [0] * (longest - len(sample["tokens"])) for sample in samples]
+        return torch.tensor(rows), torch.tensor([sample["label"] for sample in samples])
+
+
+class Objects(Counting):
+    """Its batches hold an object that is no tensor."""
+
+    def collate(self, samples):
+        return samples, torch.tensor([sample["label"] for sample in samples])
+
+
+class Ragged(Counting):
+    """Its batches are no pairs."""
+
+    def collate(self, samples):
+        return samples
 
 
 def tensors(count, classes=None):
@@ -167,6 +215,11 @@ MADE = {
     "list": [tensors(6, ["a", "b", "c"]), tensors(2)],
     "bundle": Bundle(train=tensors(6), validation=tensors(2), num_classes=7),
     "plain": ([(1.5, 0), (2.5, 1)], [(1.5, 0)]),
+    "tokens": ([(torch.tensor([4, 2]), 1)], tensors(2)),
+    "half": ([(torch.ones(3, dtype=torch.float16), np.int64(1))], tensors(2)),
+    "array": ([[np.ones((2, 3), dtype=np.float32), np.array(1)]], tensors(2)),
+    "collates": (Counting(), tensors(2)),
+    "own inputs": (Objects(), tensors(2)),
     "none": None,
     "three": (1, 2, 3),
     "stream": (Stream(), tensors(2)),
@@ -174,6 +227,15 @@ MADE = {
     "dict": ({"a": 1}, tensors(2)),
     "empty": (tensors(6), tensors(0)),
     "unreadable": (Unreadable(), tensors(2)),
+    "bare": ([torch.zeros(3)], tensors(2)),
+    "nothing": ([None], tensors(2)),
+    "triple": ([(torch.zeros(3), 1, 2)], tensors(2)),
+    "mapping": ([{"x": 1, "y": 2}], tensors(2)),
+    "image": ([(Image.new("L", (2, 2)), 1)], tensors(2)),
+    "words": ([("a text", 1)], tensors(2)),
+    "array of words": ([(np.array(["a text"]), 1)], tensors(2)),
+    "no target": ([(torch.zeros(3), None)], tensors(2)),
+    "ragged": (Ragged(), tensors(2)),
 }
 
 
@@ -183,25 +245,80 @@ def from_factory(monkeypatch, **args):
 
 
 @pytest.mark.parametrize(
-    ("made", "lengths", "num_classes", "shape", "names"),
+    ("made", "lengths", "num_classes", "shape"),
     [
-        ("pair", (6, 2), None, (5,), ()),
-        ("list", (6, 2), 3, (5,), ("a", "b", "c")),
-        ("bundle", (6, 2), 7, (5,), ()),
-        ("plain", (2, 1), None, (), ()),
+        ("pair", (6, 2), None, (5,)),
+        ("list", (6, 2), 3, (5,)),
+        ("bundle", (6, 2), 7, (5,)),
+        ("plain", (2, 1), None, ()),
     ],
 )
-def test_factory(monkeypatch, made, lengths, num_classes, shape, names):
+def test_factory(monkeypatch, made, lengths, num_classes, shape):
     source = from_factory(monkeypatch, made=made)
     assert (len(source.train), len(source.validation)) == lengths
-    assert (source.num_classes, source.sample_shape, source.class_names) == (num_classes, shape, names)
+    assert (source.num_classes, source.sample_shape) == (num_classes, shape)
+
+
+@pytest.mark.parametrize(
+    ("made", "sample"),
+    [
+        ("tokens", torch.tensor([4, 2])),
+        ("half", torch.ones(3, dtype=torch.float16)),
+        ("array", torch.ones(2, 3)),
+        ("plain", torch.tensor(1.5, dtype=torch.float64)),
+        ("collates", torch.tensor([0])),
+    ],
+)
+def test_the_sample_is_the_first_input_as_a_loader_gives_it(monkeypatch, made, sample):
+    found = from_factory(monkeypatch, made=made).sample
+    assert found.dtype == sample.dtype
+    assert found.equal(sample)
+
+
+def test_an_input_that_is_no_tensor_gives_no_sample(monkeypatch):
+    source = from_factory(monkeypatch, made="own inputs")
+    assert (source.sample, source.sample_shape) == (None, None)
+
+
+def test_the_first_sample_is_read_once(monkeypatch):
+    MADE["collates"][0].reads = 0
+    from_factory(monkeypatch, made="collates")
+    assert MADE["collates"][0].reads == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ("bare", "is an object of type Tensor"),
+        ("nothing", "is None"),
+        ("triple", "is a tuple of 3"),
+        ("mapping", "is an object of type dict"),
+        ("image", "has an object of type Image as its input"),
+        ("words", "has an object of type str as its input"),
+        ("array of words", "has an object of type ndarray as its input"),
+        ("no target", "has None as its target"),
+    ],
+)
+def test_samples_that_are_no_pairs_are_refused(monkeypatch, made, found):
+    with pytest.raises(InputError) as caught:
+        from_factory(monkeypatch, made=made)
+    name = "users_factory:factory: sample 0 of the train data set"
+    legal = "an (input, target) pair of tensors, arrays or numbers"
+    assert str(caught.value) == f"data.source: {name} {found}; legal: {legal}"
+
+
+def test_batches_that_are_no_pairs_are_refused(monkeypatch):
+    with pytest.raises(
+        InputError, match=r"collate of the train data set returned a list of 1; legal: an \(inp"
+    ):
+        from_factory(monkeypatch, made="ragged")
 
 
 @pytest.mark.parametrize(
     ("made", "said"),
     [
         ("none", "users_factory:factory returned None; legal: a pair (train, validation)"),
-        ("three", "users_factory:factory returned an object of type tuple"),
+        ("three", "users_factory:factory returned a tuple of 3"),
         ("stream", "users_factory:factory: the train data set is an IterableDataset"),
         ("number", "users_factory:factory: the validation data set is an object of type int"),
         ("dict", "users_factory:factory: the train data set is an object of type dict"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import hvdtrain
 from hvdtrain.errors import InputError
 from hvdtrain.launch.exports import forwarded_names, parse_exports, rank_environment
 from hvdtrain.launch.horovodrun import Horovodrun
@@ -18,7 +19,7 @@ from hvdtrain.topology.hosts import Cluster, Host, local_cluster, place
 V4 = MpiFacts("/usr/bin/mpirun", "openmpi", (4, 1, 4), "/usr")
 V5 = MpiFacts("/my venv/bin/mpirun", "openmpi", (5, 0, 11), "/my venv")
 PYTHON = "/my venv/bin/python"
-WORDS = (PYTHON, "-P", "-m", "hvdtrain.launch.rank_agent")
+WORDS = (PYTHON, "-I", "-S", str(Path(hvdtrain.__file__).parent / "launch" / "startup" / "agent.py"))
 PROGRAM = ("--", "prog", "a b", "")
 AGENT = (*WORDS, *PROGRAM)
 BEATING = (*WORDS, "--beat", "1", *PROGRAM)  # on several hosts
@@ -278,6 +279,17 @@ def test_horovodrun():
     )
     assert command.env["PATH"] == "/venv/bin:/bin"
     assert command.unset == ("HF_TOKEN", "OTHER")
+
+
+def test_hydra_reads_no_ipv6():
+    assert "give the hosts' names" in Mpirun().refusal(two_hosts(mpi=MPICH))
+    assert Mpirun().refusal(two_hosts()) == ""
+
+
+def test_threads_are_the_cores_of_a_rank():
+    case = named_hosts(2, 2, slurm=replace(SLURM, cpus_per_task=6))
+    assert rank_environment(case)["OMP_NUM_THREADS"] == "6"
+    assert "OMP_NUM_THREADS=6: the cores of each rank" in Srun().notes(case)
 
 
 def test_horovodrun_is_refused_where_it_would_break():

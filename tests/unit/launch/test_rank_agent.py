@@ -15,9 +15,10 @@ import pytest
 from hvdtrain.launch.frames import FrameReader, Message
 from hvdtrain.launch.local import rank_variables
 from hvdtrain.launch.outlet import TAIL_LINES
+from hvdtrain.launch.plan import AGENT as AGENT_FILE
 
 LIMIT_S = 60
-AGENT = [sys.executable, "-P", "-m", "hvdtrain.launch.rank_agent"]
+AGENT = [sys.executable, "-I", "-S", AGENT_FILE]
 
 
 @dataclass

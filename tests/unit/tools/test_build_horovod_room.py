@@ -75,5 +75,9 @@ def test_free_space_is_asked_of_the_nearest_folder_that_exists(tmp_path):
     assert room.free_mib(tmp_path / "a/b/c") == pytest.approx(room.free_mib(tmp_path), abs=64)
 
 
-def test_there_is_always_one_job():
-    assert room.default_jobs() >= 1
+@pytest.mark.parametrize(
+    ("cores", "memory_mib", "jobs"),
+    [(8, 100_000, 8), (8, 4 * 1536, 4), (8, 4 * 1536 - 1, 3), (8, 10, 1), (1, 100_000, 1)],
+)
+def test_as_many_jobs_as_cores_and_memory_allow(cores, memory_mib, jobs):
+    assert room.default_jobs(cores, memory_mib) == jobs

@@ -41,9 +41,11 @@ def test_the_installed_torch_agrees_with_what_torch_says_of_itself():
         "import torch; print(torch.__version__, torch.version.git_version, torch.version.cuda, "
         "torch.compiled_with_cxx11_abi(), torch.__file__)"
     )
-    told = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    ).stdout.split()
+    told = (
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        .stdout.strip()
+        .split(maxsplit=4)
+    )
     assert [facts.version, facts.git, str(facts.cuda), str(facts.cxx11_abi)] == told[:4]
     assert facts.root == Path(told[4]).parent
     assert facts.cxx_standard in (17, 20)

@@ -1,6 +1,7 @@
 """Who may write where."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,31 @@ def test_status_is_replaced_whole(job, tmp_path):
     status = json.loads((run.path / "status.json").read_text())
     assert (status["schema"], status["state"], status["step"]) == (1, "done", 2)
     assert not [path for path in run.path.iterdir() if path.name.startswith(".")]
+
+
+def test_of_two_runs_that_start_at_once_one_gets_the_directory(job, tmp_path):
+    """The check and the claim are apart: a run that came in between must not be joined."""
+    (tmp_path / "mine").mkdir()
+    outcomes = []
+    barrier = threading.Barrier(8)
+
+    def start():
+        barrier.wait()
+        try:
+            outcomes.append(create_run_directory(job, tmp_path / "mine"))
+        except InputError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(not isinstance(outcome, InputError) for outcome in outcomes) == 1
+
+
+def test_a_failed_claim_leaves_no_parents(job, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError):
+        create_run_directory(job, tmp_path / "file" / "a" / "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -7,26 +7,31 @@ defaults stand in the models below and in ``digits.yaml``, the job that runs wit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from hvdtrain.config.values import (
+    FACTORY_PATTERN,
+    Arguments,
+    Channels,
+    Count,
+    Factory,
+    FilePath,
+    Flag,
+    Fraction,
+    Integer,
+    Natural,
+    NonNegative,
+    OrText,
+    Positive,
+    Share,
+)
 
-def _refuse_bool(value: Any) -> Any:
-    """YAML's yes, no, on and off are booleans, which Python would take for 1 and 0."""
-    if isinstance(value, bool):
-        raise ValueError(f"a number is needed, not {str(value).lower()}")
-    return value
-
-
-_number = BeforeValidator(_refuse_bool)
-Count = Annotated[int, _number, Field(ge=1)]
-Natural = Annotated[int, _number, Field(ge=0)]
-Positive = Annotated[float, _number, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, _number, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, _number, Field(ge=0, lt=1, allow_inf_nan=False)]
-Factory = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
+# A text in place of one of these sections is short for a section with this one key.
+SHORT_FORMS: Mapping[str, str] = {"model": "name", "data": "source"}
 
 
 class Section(BaseModel):
@@ -35,11 +40,30 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
+class Choice(Section):
+    """A section whose ``name`` decides which of its other keys are used; those that are not are errors."""
+
+    # Key -> the names that use it; a key that is not here is used by all of them.
+    _users: ClassVar[Mapping[str, frozenset[str]]] = {}
+
+    name: str
+
+    def unused(self) -> list[str]:
+        """The keys that are without effect."""
+        return sorted(key for key, names in self._users.items() if self.name not in names)
+
+    @model_validator(mode="after")
+    def _nothing_unused(self) -> Self:
+        if wrong := [key for key in self.unused() if key in self.model_fields_set]:
+            raise ValueError(f"{wrong[0]} is not used by {self.name}")
+        return self
+
+
 class ModelConfig(Section):
     """Which model: a name of ours, ``torchvision:NAME`` or ``package.module:factory``."""
 
     name: Annotated[str, Field(min_length=1)]
-    args: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the factory")
+    args: Arguments = Field(default_factory=dict, description="keyword arguments of the factory")
 
 
 class DigitsData(Section):
@@ -56,11 +80,11 @@ class FolderData(Section):
     """
 
     source: Literal["folder"]
-    path: Path
+    path: FilePath
     train: str = Field("train", description="sub-folder of the training images")
     validation: str = Field("validation", description="sub-folder of the validation images")
     image_size: Count = Field(224, description="side of the square that images are resized to, pixels")
-    channels: Literal[1, 3] = Field(3, description="3: RGB, 1: grey")
+    channels: Channels = Field(3, description="3: RGB, 1: grey")
     unreadable: Literal["skip", "refuse"] = Field("refuse", description="what an unreadable image leads to")
     workers: Natural = 2
 
@@ -70,7 +94,7 @@ class SyntheticData(Section):
 
     source: Literal["synthetic"]
     shape: Annotated[tuple[Count, Count, Count], Field(description="channels, height, width")] = (3, 224, 224)
-    classes: Annotated[int, _number, Field(ge=2)] = 1000
+    classes: Annotated[Integer, Field(ge=2)] = 1000
     samples: Count = 1280
     validation_samples: Count = 256
     workers: Natural = 0
@@ -80,7 +104,7 @@ class FactoryData(Section):
     """A function of the user's that returns the training and validation datasets."""
 
     source: Factory
-    args: dict[str, Any] = Field(default_factory=dict)
+    args: Arguments = Field(default_factory=dict)
     workers: Natural = 0
 
 
@@ -126,37 +150,45 @@ class BatchConfig(Section):
         return self
 
 
-class OptimizerConfig(Section):
+class OptimizerConfig(Choice):
     """The optimizer; ``lr`` is used as it stands, whatever the number of ranks."""
+
+    _users = {
+        "momentum": frozenset({"sgd"}),
+        "nesterov": frozenset({"sgd"}),
+        "betas": frozenset({"adam", "adamw"}),
+    }
 
     name: Literal["sgd", "adam", "adamw"] = "adam"
     lr: Positive = 0.001
     momentum: Fraction = Field(0.0, description="sgd only")
-    nesterov: bool = Field(False, description="sgd only")
+    nesterov: Flag = Field(False, description="sgd only")
     betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), description="adam and adamw only")
     weight_decay: NonNegative = 0.0
 
     @model_validator(mode="after")
-    def _used(self) -> OptimizerConfig:
-        given = self.model_fields_set
-        if self.name != "sgd" and (wrong := sorted(given & {"momentum", "nesterov"})):
-            raise ValueError(f"{wrong[0]} is not used by {self.name}")
-        if self.name == "sgd" and "betas" in given:
-            raise ValueError("betas is not used by sgd")
+    def _nesterov_has_momentum(self) -> Self:
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
         return self
 
 
-class ScheduleConfig(Section):
+class ScheduleConfig(Choice):
     """The learning rate over time: a warm-up from 0, then the named curve down to ``final_fraction``."""
+
+    _users = {
+        "final_fraction": frozenset({"cosine", "polynomial"}),
+        "power": frozenset({"polynomial"}),
+        "step_epochs": frozenset({"step"}),
+        "step_factor": frozenset({"step"}),
+    }
 
     name: Literal["constant", "cosine", "step", "polynomial"] = "constant"
     warmup_epochs: NonNegative = 0.0
     final_fraction: Fraction = Field(0.0, description="cosine, polynomial: last rate over peak rate")
     power: Positive = Field(1.0, description="polynomial only")
     step_epochs: Positive = Field(30.0, description="step: epochs between two drops")
-    step_factor: Annotated[float, Field(gt=0, le=1)] = Field(0.1, description="step: factor of each drop")
+    step_factor: Share = Field(0.1, description="step: factor of each drop")
 
 
 class TuningConfig(Section):
@@ -165,27 +197,29 @@ class TuningConfig(Section):
     fusion_mb: NonNegative | None = Field(None, description="tensor fusion buffer, MiB; 0 turns fusion off")
     cycle_ms: Positive | None = Field(None, description="time between two rounds of collectives, ms")
     cache: Natural | None = Field(None, description="response cache, entries; 0 turns it off")
-    hierarchical: bool | None = Field(None, description="reduce inside each node first")
-    autotune: bool = False
-    timeline: Path | None = Field(None, description="file for Horovod's timeline of rank 0")
+    hierarchical: Flag | None = Field(None, description="reduce inside each node first")
+    autotune: Flag = False
+    timeline: FilePath | None = Field(None, description="file for Horovod's timeline of rank 0")
     compression: Literal["none", "fp16"] = "none"
 
 
 class OutputConfig(Section):
     """Where results go and how often progress is told."""
 
-    dir: Path = Field(Path("runs"), description="holds the run directories, one per run")
+    dir: FilePath = Field(Path("runs"), description="holds the run directories, one per run")
     log_every_s: Positive = Field(5.0, description="seconds between progress lines without a terminal")
     metrics_every_steps: Count = Field(25, description="steps between lines of metrics.jsonl")
-    tensorboard: bool = True
+    tensorboard: Flag = True
 
 
 class Job(Section):
     """One training, complete."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "job"
-    model: ModelConfig
-    data: DataConfig
+    model: Annotated[ModelConfig, OrText({"type": "string", "minLength": 1})]
+    data: Annotated[
+        DataConfig, OrText({"enum": ["digits", "synthetic"]}, {"type": "string", "pattern": FACTORY_PATTERN})
+    ]
     batch: BatchConfig
     epochs: Count | None = None
     steps: Count | None = Field(None, description="optimizer steps; ends inside an epoch if need be")
@@ -195,18 +229,16 @@ class Job(Section):
         "auto", description="auto: horovod where it is built, or else ddp on several ranks, single on one"
     )
     tuning: TuningConfig = TuningConfig()
-    seed: Annotated[int, _number, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[Integer, Field(ge=0, lt=2**63)] = 0
     output: OutputConfig = OutputConfig()
 
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, value: Any) -> Any:
-        """``model: resnet18`` is short for ``model: {name: resnet18}``, likewise ``data: digits``."""
         if not isinstance(value, dict):
             return value
-        short = {"model": "name", "data": "source"}
-        longer = {key: {inner: value[key]} for key, inner in short.items() if isinstance(value.get(key), str)}
-        return {**value, **longer}
+        given = {key: inner for key, inner in SHORT_FORMS.items() if isinstance(value.get(key), str)}
+        return {**value, **{key: {inner: value[key]} for key, inner in given.items()}}
 
     @model_validator(mode="after")
     def _one_length(self) -> Job:
@@ -220,15 +252,10 @@ class Job(Section):
         import yaml
 
         document = self.model_dump(mode="json", by_alias=True, exclude_none=True)
-        if self.optimizer.name == "sgd":
-            del document["optimizer"]["betas"]
-        else:
-            del document["optimizer"]["momentum"], document["optimizer"]["nesterov"]
+        for key, section in self:
+            for unused in section.unused() if isinstance(section, Choice) else ():
+                del document[key][unused]
         return str(yaml.safe_dump(document, sort_keys=False))
-
-    def rank_batch(self, size: int) -> int:
-        """The largest number of samples that one of ``size`` ranks holds per step."""
-        return self.batch.per_rank or -(-(self.batch.global_ or 0) // size)
 
     def global_batch(self, size: int) -> int:
         """Samples per step over all ranks."""

@@ -1,0 +1,234 @@
+"""``hvdtrain submit``: a training or any program as a Slurm job."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hvdtrain.cli.launch_options import LaunchOptions, launch_options, with_site
+from hvdtrain.errors import ExitCode, InputError, LaunchError
+
+if TYPE_CHECKING:
+    from hvdtrain.launch.sbatch import BatchJob
+    from hvdtrain.launch.site import Site
+
+# option of ours -> option of sbatch
+_SBATCH = {
+    "nodes": "nodes",
+    "gpus_per_node": "gpus-per-node",
+    "cpus_per_rank": "cpus-per-task",
+    "memory": "mem",
+    "time": "time",
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "constraint": "constraint",
+    "array": "array",
+    "dependency": "dependency",
+    "reservation": "reservation",
+}
+_HELP = {
+    "nodes": "Nodes.",
+    "gpus_per_node": "GPUs of each node: 4 or a100:4.",
+    "ranks_per_node": "Ranks on each node; default: its GPUs, or 1.",
+    "cpus_per_rank": "CPU cores of each rank.",
+    "memory": "Memory of each node: 64G.",
+    "time": "Time limit: 2:00:00.",
+    "partition": "Partition.",
+    "account": "Account.",
+    "qos": "Quality of service.",
+    "constraint": "Features that the nodes must have.",
+    "array": "Array of jobs: 0-7%2.",
+    "dependency": "When it may start: afterok:12.",
+    "reservation": "Reservation.",
+    "signal": "Signal before the end: USR1@120.",
+}
+
+
+def _slurm_options(function: Any) -> Any:
+    for name in reversed(_HELP):
+        kind = click.IntRange(min=1) if name in ("nodes", "ranks_per_node", "cpus_per_rank") else str
+        function = click.option(f"--{name.replace('_', '-')}", type=kind, help=_HELP[name])(function)
+    return function
+
+
+@click.command()
+@click.option("--name", help="The job's name; default: that of the job file or program.")
+@_slurm_options
+@launch_options
+@click.option("--exclusive", is_flag=True, help="Whole nodes.")
+@click.option("--requeue", is_flag=True, help="Run again after a preemption.")
+@click.option("--module", "modules", multiple=True, metavar="NAME", help="Environment module to load.")
+@click.option("--setup", multiple=True, metavar="LINE", help="Line of shell before the ranks start.")
+@click.option("--sbatch", "sbatch", multiple=True, metavar="KEY=VALUE", help="Any other option of sbatch.")
+@click.option("--log", metavar="FILE", help="The job's output; default: slurm-ID.out here.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of JOB.yaml.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run's files of JOB.yaml go.")
+@click.option("--wait", is_flag=True, help="Follow the job and end with its exit code.")
+@click.option("--dry-run", is_flag=True, help="Print the batch script, and stop.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+@click.argument("words", nargs=-1, metavar="JOB.yaml | -- PROGRAM [ARGUMENT]...", type=click.UNPROCESSED)
+def command(
+    launch: LaunchOptions, wait: bool, dry_run: bool, as_json: bool, words: tuple[str, ...], **options: Any
+) -> int:
+    """Submit a training, or any program as ranks, to Slurm.
+
+    The job runs `hvdtrain run` on its first node. Defaults for a site stand in
+    ~/.config/hvdtrain/site.yaml; options override them.
+    """
+    from hvdtrain.launch.sbatch import render, sbatch_command
+    from hvdtrain.launch.site import read_site, site_path
+
+    site = read_site(site_path(os.environ))
+    job = _job(with_site(launch, site), site, words, options)
+    script = render(job, sys.executable)
+    if dry_run:
+        argv = sbatch_command(job, Path("SCRIPT")).argv
+        document = {"schema": 1, "script": script, "command": argv, "env": dict(job.env)}
+        print(json.dumps(document, indent=2) if as_json else script, end="" if not as_json else "\n")
+        return int(ExitCode.DONE)
+    number = _submit(job, script)
+    if not as_json:
+        print(f"job {number}", flush=True)
+    code = _follow(number, as_json) if wait else int(ExitCode.DONE)
+    if as_json:
+        told = {"schema": 1, "job": number, "name": job.name, "script": script}
+        print(json.dumps({**told, "exit_code": code} if wait else told))
+    return code
+
+
+def _job(launch: LaunchOptions, site: Site, words: tuple[str, ...], options: dict[str, Any]) -> BatchJob:
+    from hvdtrain.launch.exports import parse_exports, submitted_names
+    from hvdtrain.launch.sbatch import BatchJob
+
+    program, name = _program(words, options)
+    values, names = parse_exports(launch.env, os.environ)
+    return BatchJob(
+        name=options["name"] or name,
+        launch=_run_words(launch, (*values, *names)),
+        program=program,
+        options=_sbatch_options(site, options),
+        signal=options["signal"] or "",
+        is_step_signalled=launch.launcher == "srun",
+        requeue=options["requeue"],
+        modules=options["modules"] or site.modules,
+        setup=(*site.setup, *options["setup"]),
+        exported=submitted_names(os.environ, (*values, *names)),
+        env=values,
+    )
+
+
+def _program(words: tuple[str, ...], options: dict[str, Any]) -> tuple[tuple[str, ...], str]:
+    """What the ranks run, and a name for it."""
+    if not words:
+        raise InputError("nothing to submit", legal="a job file, or -- PROGRAM [ARGUMENT ...]")
+    first = Path(words[0])
+    if len(words) > 1 or first.suffix not in (".yaml", ".yml"):
+        for option in ("overrides", "run_dir"):
+            if options[option]:
+                raise InputError(
+                    "a program has no job file", where="--set" if option == "overrides" else "--run-dir"
+                )
+        return words, first.name
+    from hvdtrain.jobfile import load_job
+
+    load_job(first, options["overrides"])  # a mistake is told now, not when the job starts
+    program = [sys.executable, "-P", "-m", "hvdtrain.cli.main", "train", str(first.absolute())]
+    for override in options["overrides"]:
+        program += ["--set", override]
+    if options["run_dir"]:
+        program += ["--run-dir", str(options["run_dir"].absolute())]
+    return tuple(program), first.stem
+
+
+def _sbatch_options(site: Site, options: dict[str, Any]) -> dict[str, str]:
+    from hvdtrain.launch.sbatch import parse_sbatch_options
+
+    preset = {
+        "partition": site.partition,
+        "account": site.account,
+        "qos": site.qos,
+        "constraint": site.constraint,
+    }
+    chosen = {"nodes": "1", **{name: value for name, value in preset.items() if value}, **site.sbatch}
+    for name, theirs in _SBATCH.items():
+        if options[name] is not None:
+            chosen[theirs] = str(options[name])
+    chosen["ntasks-per-node"] = str(options["ranks_per_node"] or _num_gpus(options["gpus_per_node"]) or 1)
+    if options["exclusive"]:
+        chosen["exclusive"] = ""
+    chosen["output"] = options["log"] or ("slurm-%A_%a.out" if options["array"] else "slurm-%j.out")
+    return {**chosen, **parse_sbatch_options(options["sbatch"])}
+
+
+def _num_gpus(text: str | None) -> int | None:
+    number = (text or "").rpartition(":")[2]
+    return int(number) if number.isdecimal() else None
+
+
+def _run_words(launch: LaunchOptions, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The options of ``hvdtrain run`` inside the job; values of variables travel in its environment."""
+    words: list[str] = []
+    for option, value in (
+        ("--launcher", None if launch.launcher == "auto" else launch.launcher),
+        ("--mpi", launch.mpi_type),
+        ("--bind", None if launch.bind == "none" else launch.bind),
+        ("--nic", launch.nic),
+        ("--ssh-port", launch.ssh_port),
+        ("--ssh-identity", launch.ssh_identity.absolute() if launch.ssh_identity else None),
+        ("--prefix", launch.prefix),
+        ("--output", launch.output.absolute() if launch.output else None),
+        ("--timeout", launch.timeout_s),
+    ):
+        if value is not None:
+            words.append(f"{option}={value}")
+    words += [f"--env={name}" for name in names]
+    words += [f"--tune={setting}" for setting in launch.tune]
+    if launch.gpus is not None:
+        words.append("--gpus" if launch.gpus else "--no-gpus")
+    return tuple(words)
+
+
+def _submit(job: BatchJob, script: str) -> str:
+    """Hands the script to sbatch, which copies it; returns the job's id."""
+    from hvdtrain.launch.records import record_job
+    from hvdtrain.launch.sbatch import parse_job_id, sbatch_command
+    from hvdtrain.process import run
+
+    with tempfile.NamedTemporaryFile("w", suffix=".sh", encoding="utf-8") as file:
+        file.write(script)
+        file.flush()
+        try:
+            done = run(sbatch_command(job, Path(file.name)), timeout_s=60)
+        except FileNotFoundError:
+            raise LaunchError("there is no Slurm here: sbatch is not installed") from None
+    if done.returncode:
+        raise LaunchError(f"sbatch refused the job: {done.stderr.strip()}")
+    number = parse_job_id(done.stdout)
+    record_job(number, job.options["output"], job.name, os.environ)
+    return number
+
+
+def _follow(number: str, as_json: bool) -> int:
+    from hvdtrain.launch.follow import Tail, follow, joint_code
+
+    out = sys.stderr.buffer if as_json else sys.stdout.buffer
+
+    def show(data: bytes) -> None:
+        out.write(data)
+        out.flush()
+
+    def tell(state: str) -> None:
+        print(f"hvdtrain: job {number}: {state}", file=sys.stderr)
+
+    try:
+        return joint_code(follow(number, os.environ, Tail(number, os.environ, show), tell))
+    except KeyboardInterrupt:
+        print(f"hvdtrain: the job goes on; end it with: hvdtrain cancel {number}", file=sys.stderr)
+        raise

@@ -1,0 +1,165 @@
+"""From a job to a batch script and the sbatch command that submits it.
+
+Source: sbatch(1) of Slurm 22.05; how a ``#SBATCH`` line is taken apart is src/sbatch/opt.c, _get_argument: it
+knows quotes and backslashes, and ends at the line's end.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hvdtrain.errors import InputError
+from hvdtrain.process import Command
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_PLAIN = re.compile(r"[\w./:,@%+=\[\]^~-]+", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_OPTION = re.compile(r"[a-z][a-z0-9-]*")
+_SIGNAL = re.compile(r"(B:|R:)?(SIG)?([A-Z][A-Z0-9]*|\d+)(@\d+)?")
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """A job for sbatch; None or empty leaves a thing to Slurm.
+
+    Attributes:
+        name: The job's name.
+        launch: The words of ``hvdtrain run`` between ``run`` and ``--``.
+        program: Program and arguments of every rank.
+        options: Options of sbatch by their long names; an empty value stands for a flag.
+        signal: Signal before the end, in sbatch's words without ``B:``: ``USR1@120``.
+        is_step_signalled: Whether that signal goes to the ranks at once, as srun's can, or to the launcher.
+        requeue: Whether a job that was preempted after a checkpoint is to run again.
+        modules: Environment modules to load.
+        setup: Lines of shell before the ranks start.
+        exported: Names of the variables that the job gets.
+        env: Values for variables that are not in the caller's environment.
+    """
+
+    name: str
+    launch: tuple[str, ...]
+    program: tuple[str, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
+    signal: str = ""
+    is_step_signalled: bool = False
+    requeue: bool = False
+    modules: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    exported: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def render(job: BatchJob, python: str) -> str:
+    """The batch script: readable, and nothing in it is run that the user did not write as shell.
+
+    Args:
+        job: The job.
+        python: The interpreter that starts the ranks, at the same path on the job's first node.
+
+    Raises:
+        InputError: An option's name or the signal is wrong.
+    """
+    import jinja2
+
+    options = _options(job)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+    )
+    return environment.get_template("job.sh.j2").render(
+        directives=[_directive(name, value) for name, value in options.items() if not _CONTROL.search(value)],
+        on_command_line=[f"--{name}" for name, value in options.items() if _CONTROL.search(value)],
+        modules=[shlex.quote(module) for module in job.modules],
+        setup=job.setup,
+        requeue=job.requeue,
+        command=_command_lines(python, job),
+    )
+
+
+def sbatch_command(job: BatchJob, script: Path) -> Command:
+    """The command that submits the script."""
+    words = [_word(name, value) for name, value in _options(job).items() if _CONTROL.search(value)]
+    return Command(("sbatch", "--parsable", *words, str(script)), job.env)
+
+
+def parse_job_id(text: str) -> str:
+    """The id in what ``sbatch --parsable`` printed: ``12`` or ``12;cluster``.
+
+    Raises:
+        InputError: There is none.
+    """
+    last = text.strip().splitlines()[-1:] or [""]
+    number = last[0].partition(";")[0]
+    if not number.isdecimal():
+        raise InputError(f"sbatch printed no job id but {text.strip()!r}")
+    return number
+
+
+def parse_sbatch_options(settings: tuple[str, ...]) -> dict[str, str]:
+    """Reads ``--sbatch key=value`` and ``--sbatch flag``.
+
+    Raises:
+        InputError: The key is no option's name.
+    """
+    options: dict[str, str] = {}
+    for setting in settings:
+        name, _, value = setting.lstrip("-").partition("=")
+        if not _OPTION.fullmatch(name):
+            raise InputError(f"{setting!r}", where="--sbatch", legal="a long option of sbatch: mail-type=END")
+        options[name] = value
+    return options
+
+
+def _options(job: BatchJob) -> dict[str, str]:
+    """All options of sbatch, in the order in which they stand in the script."""
+    options = {"job-name": job.name, **job.options}
+    if job.signal:
+        options["signal"] = _signal(job)
+    if job.requeue:
+        options["requeue"] = ""
+        options.setdefault("open-mode", "append")
+    if job.exported:
+        options["export"] = ",".join(job.exported)
+    for name in options:
+        if not _OPTION.fullmatch(name):
+            raise InputError(f"no option of sbatch: {name!r}", legal="a long option: mail-type")
+    return options
+
+
+def _signal(job: BatchJob) -> str:
+    """The signal in sbatch's words.
+
+    Without ``B:`` the steps get it and the batch shell does not; with it the shell alone. srun's tasks take
+    it directly; mpirun has to hear of it itself, because Slurm knows only its daemons.
+    """
+    match = _SIGNAL.fullmatch(job.signal)
+    if match is None:
+        raise InputError(f"{job.signal!r}", where="--signal", legal="SIGNAL@SECONDS: USR1@120")
+    if match[1] or job.is_step_signalled:
+        return job.signal
+    return f"B:{job.signal}"
+
+
+def _word(name: str, value: str) -> str:
+    return f"--{name}={value}" if value else f"--{name}"
+
+
+def _directive(name: str, value: str) -> str:
+    if not value or _PLAIN.fullmatch(value):
+        return _word(name, value)
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'--{name}="{escaped}"'
+
+
+def _command_lines(python: str, job: BatchJob) -> str:
+    """``hvdtrain run`` and its program as shell, on lines of their own."""
+    own = shlex.join((python, "-P", "-m", "hvdtrain.cli.main", "run", *job.launch))
+    return f"{own} \\\n  -- {shlex.join(job.program)}"

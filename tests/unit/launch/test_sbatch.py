@@ -1,0 +1,163 @@
+"""Batch scripts, and that nothing in them runs but what was meant to."""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hvdtrain.errors import InputError
+from hvdtrain.launch.sbatch import BatchJob, parse_job_id, parse_sbatch_options, render, sbatch_command
+
+ROOT = Path(__file__).parents[3]
+PYTHON = "/my venv/bin/python"
+
+
+def script_of(job):
+    return render(job, PYTHON).splitlines()
+
+
+def test_whole_script():
+    job = BatchJob(
+        name="digits",
+        launch=("--launcher=mpirun", "--prefix=apptainer exec x.sif"),
+        program=("python", "my train.py"),
+        options={"nodes": "2", "gpus-per-node": "a100:4", "time": "1-00:00:00", "exclusive": ""},
+        signal="USR1@120",
+        modules=("cuda/12.4", "a b"),
+        setup=('source "$HOME/env.sh"',),
+        exported=("HOME", "PATH"),
+    )
+    assert (
+        render(job, PYTHON)
+        == """\
+#!/bin/bash -l
+#SBATCH --job-name=digits
+#SBATCH --nodes=2
+#SBATCH --gpus-per-node=a100:4
+#SBATCH --time=1-00:00:00
+#SBATCH --exclusive
+#SBATCH --signal=B:USR1@120
+#SBATCH --export=HOME,PATH
+
+module load cuda/12.4
+module load 'a b'
+
+source "$HOME/env.sh"
+
+# in place of this shell, so that Slurm's signals reach the launcher
+exec '/my venv/bin/python' -P -m hvdtrain.cli.main run --launcher=mpirun '--prefix=apptainer exec x.sif' \\
+  -- python 'my train.py'
+"""
+    )
+    assert sbatch_command(job, Path("/tmp/x.sh")).argv == ("sbatch", "--parsable", "/tmp/x.sh")
+
+
+@pytest.mark.parametrize(
+    ("value", "directive"),
+    [
+        ("plain-1.2:a/b", "--job-name=plain-1.2:a/b"),
+        ("a b", '--job-name="a b"'),
+        ("$HOME;`id`", '--job-name="$HOME;`id`"'),
+        ('q"u\\o', '--job-name="q\\"u\\\\o"'),
+        ("#x", '--job-name="#x"'),
+        ("中", '--job-name="中"'),
+    ],
+)
+def test_directives(value, directive):
+    assert f"#SBATCH {directive}" in script_of(BatchJob(value, (), ("true",)))
+
+
+@pytest.mark.parametrize("value", ["a\ntouch pwned", "a\rb", "\x1b[0m"])
+def test_what_a_line_cannot_hold_goes_to_sbatch_itself(value):
+    job = BatchJob(value, (), ("true",))
+    assert not [line for line in script_of(job) if line.startswith(("#SBATCH", "touch"))]
+    assert sbatch_command(job, Path("x")).argv == ("sbatch", "--parsable", f"--job-name={value}", "x")
+
+
+def test_the_shell_takes_the_command_apart_as_it_was(tmp_path):
+    words = ("prog", "a b", "$HOME", "new\nline", "it's", '"', "", "\\", "; touch pwned", "*", "中")
+    text = render(BatchJob("x", (), words), "/bin/python")
+    program = text[text.index("exec ") :].replace("exec ", "printf '%s\\0' ", 1)
+    out = subprocess.run(["bash", "-c", program], capture_output=True, cwd=tmp_path, check=True).stdout
+    assert tuple(out.decode().split("\0")[6:-1]) == words
+    assert not list(tmp_path.iterdir())
+    assert shlex.split(text[text.index("exec ") :])[-len(words) :] == list(words)
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_step", "told"),
+    [
+        ("USR1@120", False, "B:USR1@120"),
+        ("USR1@120", True, "USR1@120"),
+        ("B:TERM@60", True, "B:TERM@60"),
+        ("SIGUSR2", False, "B:SIGUSR2"),
+        ("10@5", False, "B:10@5"),
+    ],
+)
+def test_signal_before_the_end(asked, is_step, told):
+    job = BatchJob("x", (), ("true",), signal=asked, is_step_signalled=is_step)
+    assert f"#SBATCH --signal={told}" in script_of(job)
+
+
+@pytest.mark.parametrize("asked", ["USR1@", "@60", "usr1@60", "USR1@60\n", "USR1 @60"])
+def test_signal_that_is_none(asked):
+    with pytest.raises(InputError, match="--signal"):
+        render(BatchJob("x", (), ("true",), signal=asked), PYTHON)
+
+
+def run_script(job, tmp_path, python):
+    """Runs a script as Slurm does, with a scontrol that only tells what it was asked."""
+    (tmp_path / "scontrol").write_text('#!/bin/sh\necho "$@" >> asked\n')
+    (tmp_path / "scontrol").chmod(0o755)
+    path = tmp_path / "job.sh"
+    path.write_text(render(job, python))
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "12"}
+    return subprocess.Popen(["bash", str(path)], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(("code", "is_requeued"), [(0, False), (7, False), (75, True)])
+def test_requeue_after_a_checkpoint_only(tmp_path, code, is_requeued):
+    (tmp_path / "python").write_text(f"#!/bin/sh\nexit {code}\n")
+    (tmp_path / "python").chmod(0o755)
+    process = run_script(BatchJob("x", (), ("true",), requeue=True), tmp_path, str(tmp_path / "python"))
+    process.communicate(timeout=30)
+    assert process.returncode == code
+    assert (tmp_path / "asked").exists() == is_requeued
+
+
+def test_script_that_requeues_hands_signals_on(tmp_path):
+    (tmp_path / "python").write_text(
+        "#!/bin/bash\ntrap 'echo got; exit 75' USR1\necho ready\nwhile true; do sleep 0.1; done\n"
+    )
+    (tmp_path / "python").chmod(0o755)
+    process = run_script(BatchJob("x", (), ("true",), requeue=True), tmp_path, str(tmp_path / "python"))
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(10)
+    out, _ = process.communicate(timeout=30)
+    assert (out, process.returncode) == ("got\n", 75)
+    assert (tmp_path / "asked").read_text() == "requeue 12\n"
+
+
+def test_job_id():
+    assert parse_job_id("12\n") == "12"
+    assert parse_job_id("a warning\n12;cluster\n") == "12"
+    with pytest.raises(InputError, match="no job id"):
+        parse_job_id("")
+
+
+def test_other_options_of_sbatch():
+    assert parse_sbatch_options(("mail-type=END", "--hold", "comment=a=b")) == {
+        "mail-type": "END",
+        "hold": "",
+        "comment": "a=b",
+    }
+    with pytest.raises(InputError, match="--sbatch: 'a b=c'"):
+        parse_sbatch_options(("a b=c",))
+
+
+@pytest.mark.parametrize("name", ["gpu-training", "array-sweep", "train-then-evaluate", "preemptible"])
+def test_samples_are_shell(name):
+    path = ROOT / "slurm" / f"{name}.sh"
+    subprocess.run(["bash", "-n", str(path)], check=True)
+    assert path.read_text().startswith("#!/bin/bash\n# ")
