@@ -69,6 +69,10 @@ INLINE_TESTS = {
         "tests/e2e/test_build_horovod.py",
         'hvdtrain("build-horovod", "--dry-run"',
     ),
+    "hvdtrain whoami": ("tests/lab/test_launch.py", "whoami"),
+    "hvdtrain logs JOB -f": ("tests/lab/test_submit.py", '"logs"'),
+    "hvdtrain cancel JOB": ("tests/lab/test_submit.py", '"cancel"'),
+    "hvdtrain run -- PROGRAM": ("tests/lab/test_launch.py", '"run"'),
     "make nccl-build-check": ("tests/build/nccl_build_check.py", '"nccl_built"'),
 }
 
