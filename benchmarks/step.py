@@ -197,7 +197,7 @@ def measure(model: str, options: argparse.Namespace) -> list[dict[str, Any]]:
                 "model": model,
                 "ratio": name,
                 "together": round(median(a / b for a, b in rounds), 3),
-                "apart": round(median(apart[ours]) / median(apart[other]), 3),
+                "apart": round(median(apart[ours]) / median(apart[other]), 3) if options.repeats else None,
                 "ours_ms": round(1e3 * median(together[ours]), 2),
                 "other_ms": round(1e3 * median(together[other]), 2),
                 "limit": LIMITS[(model, name)],
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--rank", nargs=2, metavar=("MODEL", "VARIANTS"), help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=20, help="steps of a block")
-    parser.add_argument("--repeats", type=int, default=3, help="separate launches of each contestant")
+    parser.add_argument("--repeats", type=int, default=3, help="separate launches of each; 0: none")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.rank:
@@ -225,8 +225,8 @@ def main() -> None:
     print(f"{'model':<14}{'ratio':<12}{'together':>9}{'apart':>9}{'limit':>8}{'ours ms':>10}{'other ms':>10}")
     for row in rows:
         print(
-            f"{row['model']:<14}{row['ratio']:<12}{row['together']:>9.3f}{row['apart']:>9.3f}{row['limit']:>8.2f}"
-            f"{row['ours_ms']:>10.2f}{row['other_ms']:>10.2f}"
+            f"{row['model']:<14}{row['ratio']:<12}{row['together']:>9.3f}{row['apart'] or '-':>9}"
+            f"{row['limit']:>8.2f}{row['ours_ms']:>10.2f}{row['other_ms']:>10.2f}"
         )
 
 

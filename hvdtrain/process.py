@@ -22,6 +22,10 @@ from typing import NoReturn
 # A started process, for the signatures of those who must not import subprocess.
 Process = subprocess.Popen[bytes]
 
+_PR_SET_CHILD_SUBREAPER = 36
+_DROP_S = 1.0  # what a killed command's output may take to end
+_END_LIMIT_S = 2.0  # what killed descendants may take to end
+
 
 @dataclass(frozen=True)
 class Command:
@@ -82,7 +86,7 @@ def run(
         out, err = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         end_group(child.pid, grace_s=0.0)
-        child.communicate()
+        _drop_output(child)
         raise TimeoutError(f"{cmd.argv[0]} did not end within {timeout_s:g} s") from None
     except BaseException:
         end_group(child.pid)
@@ -149,6 +153,39 @@ def end_group(pid: int, *, grace_s: float = 3.0) -> None:
     _signal_group(pid, signal.SIGKILL)
 
 
+def adopt_orphans() -> None:
+    """Makes this process the parent of each descendant whose own parent ends (prctl(2), Linux 3.4)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_orphans(keep_pid: int) -> None:
+    """Takes leave of adopted children that ended; of ``keep_pid`` its owner does."""
+    with contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == keep_pid:
+                return
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
+def end_descendants() -> None:
+    """Kills all that this process started or adopted, in whatever session, and waits for its end.
+
+    For a process that waits for no other child any more. What the kernel cannot end soon is left.
+    """
+    deadline = time.monotonic() + _END_LIMIT_S
+    while (pids := _descendants("self")) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.005)
+
+
 def replace_process(cmd: Command, base_env: Mapping[str, str]) -> NoReturn:
     """Replaces this process by the command."""
     os.execvpe(cmd.argv[0], list(cmd.argv), cmd.environment(base_env))
@@ -189,6 +226,26 @@ def _tie_to_parent(number: signal.Signals) -> Callable[[], None] | None:
             os.kill(os.getpid(), number)
 
     return tie
+
+
+def _drop_output(child: Process) -> None:
+    """Waits for a killed child, but not for others that hold its pipes: they may be beyond its group."""
+    try:
+        child.communicate(timeout=_DROP_S)
+    except subprocess.TimeoutExpired:
+        for pipe in (child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+        child.wait()
+
+
+def _descendants(process: int | str) -> list[int]:
+    """The processes below one, nearest first; those that end meanwhile may be missing."""
+    children: list[int] = []
+    with contextlib.suppress(OSError):
+        for path in Path(f"/proc/{process}/task").glob("*/children"):
+            children += map(int, path.read_text().split())
+    return children + [pid for child in children for pid in _descendants(child)]
 
 
 def _text(data: bytes) -> str:

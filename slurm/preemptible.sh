@@ -14,11 +14,11 @@
 #SBATCH --open-mode=append
 #SBATCH --output=slurm-%j.out
 
+# Slurm signals this shell only, which hands the signal on.
+trap 'kill -USR1 $! 2> /dev/null' USR1
+trap 'kill -TERM $! 2> /dev/null' TERM
 hvdtrain run -- "$@" &
 launcher=$!
-# Slurm signals this shell only, which hands the signal on.
-trap 'kill -USR1 "$launcher"' USR1
-trap 'kill -TERM "$launcher"' TERM
 while kill -0 "$launcher" 2> /dev/null; do
   wait "$launcher"
 done

@@ -60,6 +60,9 @@ _OPTIONS = (
 )
 
 
+_NO_CARDS = (None, "auto", "none")
+
+
 def launch_options(function: Function) -> Function:
     """Gives a click command the options; its function receives them as ``launch``."""
 
@@ -82,6 +85,26 @@ def with_site(options: LaunchOptions, site: Site) -> LaunchOptions:
         nic=options.nic or site.nic,
         prefix=site.prefix if options.prefix is None else options.prefix,
     )
+
+
+def check_options(options: LaunchOptions, *, is_one_host: bool) -> None:
+    """Finds mistakes that would else be told only when a job starts.
+
+    Args:
+        options: What the user and the site said.
+        is_one_host: Whether the job has one host.
+
+    Raises:
+        InputError: An option is wrong.
+    """
+    from hvdtrain.launch.job import check_launcher
+    from hvdtrain.launch.network import named_network
+
+    check_launcher(options.launcher or "auto")
+    if options.nic not in _NO_CARDS:
+        named_network(str(options.nic), is_one_host)
+    _words(options.prefix)
+    _tuning(options.tune)
 
 
 def make_plan(
@@ -122,11 +145,11 @@ def make_plan(
         ssh=Ssh(options.ssh_port, str(options.ssh_identity.absolute()) if options.ssh_identity else ""),
         slurm=slurm_facts(environ, options.mpi_type or ""),
     )
-    if options.nic not in (None, "auto", "none"):
-        plan = replace(plan, network=named_network(str(options.nic), plan.is_one_host))
+    if options.nic not in _NO_CARDS:
+        plan = replace(plan, network=named_network(str(options.nic), plan.is_local))
     notes: tuple[str, ...] = ()
-    if not plan.is_one_host and options.nic != "none":
-        plan, notes = survey_hosts(plan, is_needed=not is_dry)
+    if not plan.is_local:
+        plan, notes = survey_hosts(plan, is_needed=not is_dry, picks_network=options.nic != "none")
     return (plan if options.gpus is None else replace(plan, uses_gpus=options.gpus)), notes
 
 

@@ -33,7 +33,7 @@ def command(job: str, follows: bool, as_json: bool) -> int:
         return int(ExitCode.DONE)
     tail = Tail(job, os.environ, _show, [Path(file) for file in files])
     if follows:
-        return joint_code(follow(job, os.environ, tail))
+        return joint_code(follow(job, os.environ, tail, on_trouble=_tell))
     missing = [file for file in files if not Path(file).exists()]
     tail.pass_on()
     if len(missing) == len(files):
@@ -44,3 +44,7 @@ def command(job: str, follows: bool, as_json: bool) -> int:
 def _show(data: bytes) -> None:
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+def _tell(text: str) -> None:
+    print(f"hvdtrain: {text}", file=sys.stderr)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import io
 import json
 import os
 import signal
+import stat
 import sys
-from collections.abc import Callable
+import termios
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +25,8 @@ if TYPE_CHECKING:
     from hvdtrain.launch.supervise import JobOutcome, Line
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+# All words after the first that is no option are the program's, with "--" or without.
+@click.command(context_settings={"allow_interspersed_args": False})
 @placement_options
 @launch_options
 @click.option("--tag/--no-tag", default=None, help="The rank before each line; default: with several.")
@@ -44,6 +49,8 @@ def command(
     from hvdtrain.launch.job import choose_launcher
     from hvdtrain.launch.site import read_site, site_path
 
+    _refuse_inside_a_launch(os.environ)
+    _show_every_character()
     resolved = resolve_placement(placement, following=program)
     if not program:
         raise InputError("no program to run", legal="hvdtrain run [OPTIONS] -- PROGRAM [ARGUMENT ...]")
@@ -53,16 +60,51 @@ def command(
     notes += chosen.notes(plan)
     if dry_run:
         return _show(plan, chosen, notes, as_json)
+    if _holds_data(0):
+        print(
+            "hvdtrain: note: the ranks read nothing from stdin; give them the data as a file", file=sys.stderr
+        )
     return _run(plan, chosen, options.timeout_s, tag, as_json)
 
 
+def _refuse_inside_a_launch(environ: Mapping[str, str]) -> None:
+    """Each rank of a launch would start a job of its own."""
+    from hvdtrain.topology.environ import find_world
+
+    world = find_world(environ)
+    if world.size > 1:
+        raise InputError(
+            f"hvdtrain run inside a launch of {world.size} ranks by {world.launcher}: the ranks run already",
+            do="start the program itself, or hvdtrain run outside of the launch",
+        )
+
+
+def _show_every_character() -> None:
+    """A rank may print what the terminal's encoding lacks; that must not end the job."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _holds_data(descriptor: int) -> bool:
+    """Whether a descriptor is a file that is not empty, or a pipe into which something was written."""
+    try:
+        told = os.fstat(descriptor)
+        if stat.S_ISFIFO(told.st_mode):
+            size = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+            return int.from_bytes(size, sys.byteorder) > 0
+    except OSError:  # it is closed
+        return False
+    return stat.S_ISREG(told.st_mode) and told.st_size > 0
+
+
 def _show(plan: LaunchPlan, launcher: Launcher, notes: tuple[str, ...], as_json: bool) -> int:
-    from hvdtrain.launch.describe import describe_plan
+    from hvdtrain.launch.describe import describe_plan, masked
 
     if as_json:
         print(json.dumps({**describe_plan(plan, launcher), "notes": notes}, indent=2))
     else:
-        print(launcher.command(plan).display())
+        print(masked(launcher.command(plan)).display())
         for note in notes:
             print(f"hvdtrain: note: {note}", file=sys.stderr)
     return int(ExitCode.DONE)
@@ -99,13 +141,15 @@ def _run(
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 128 + signal.SIGPIPE
     text = failure_text(outcome, plan.log_dir) if outcome.exit_code else ""
+    first = outcome.first_failure
+    for rank, hold in enumerate(holds):
+        # The verdict, unless it is a reason of our own, ends with the failed rank's last words.
+        if first is None or rank != first.rank or text == outcome.reason:
+            hold.release()
     if text:
         print(f"hvdtrain: {text}", file=sys.stderr)
     if outcome.reason and plan.uses_gpus and outcome.exit_code == ExitCode.USAGE:
         print("hvdtrain: note: for a program that uses no GPU pass --no-gpus", file=sys.stderr)
-    if outcome.first_failure is None:
-        for hold in holds:
-            hold.release()
     if as_json:
         print(json.dumps(_document(outcome, launcher.name, text)))
     return int(outcome.exit_code)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hvdtrain.cli.launch_options import LaunchOptions, launch_options, with_site
+from hvdtrain.cli.launch_options import LaunchOptions, check_options, launch_options, with_site
 from hvdtrain.errors import ExitCode, InputError, LaunchError
 
 if TYPE_CHECKING:
@@ -51,6 +51,20 @@ _HELP = {
 }
 
 
+class _Submit(click.Command):
+    """Takes options after a job file; after any other first word they are the program's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_interspersed_args = False
+        words = self.make_parser(ctx).parse_args(list(args))[0].get("words")  # no tuple if there are none
+        ctx.allow_interspersed_args = isinstance(words, tuple) and _is_job_file(words[0])
+        return super().parse_args(ctx, args)
+
+
+def _is_job_file(word: str) -> bool:
+    return word.endswith((".yaml", ".yml"))
+
+
 def _slurm_options(function: Any) -> Any:
     for name in reversed(_HELP):
         kind = click.IntRange(min=1) if name in ("nodes", "ranks_per_node", "cpus_per_rank") else str
@@ -58,7 +72,7 @@ def _slurm_options(function: Any) -> Any:
     return function
 
 
-@click.command()
+@click.command(cls=_Submit)
 @click.option("--name", help="The job's name; default: that of the job file or program.")
 @_slurm_options
 @launch_options
@@ -82,6 +96,7 @@ def command(
     The job runs `hvdtrain run` on its first node. Defaults for a site stand in
     ~/.config/hvdtrain/site.yaml; options override them.
     """
+    from hvdtrain.launch.describe import masked_values
     from hvdtrain.launch.sbatch import render, sbatch_command
     from hvdtrain.launch.site import read_site, site_path
 
@@ -89,8 +104,8 @@ def command(
     job = _job(with_site(launch, site), site, words, options)
     script = render(job, sys.executable)
     if dry_run:
-        argv = sbatch_command(job, Path("SCRIPT")).argv
-        document = {"schema": 1, "script": script, "command": argv, "env": dict(job.env)}
+        argv = sbatch_command(job, Path("SCRIPT"), os.environ).argv
+        document = {"schema": 1, "script": script, "command": argv, "env": masked_values(job.env)}
         print(json.dumps(document, indent=2) if as_json else script, end="" if not as_json else "\n")
         return int(ExitCode.DONE)
     number = _submit(job, script)
@@ -107,6 +122,7 @@ def _job(launch: LaunchOptions, site: Site, words: tuple[str, ...], options: dic
     from hvdtrain.launch.exports import parse_exports, submitted_names
     from hvdtrain.launch.sbatch import BatchJob
 
+    check_options(launch, is_one_host=(options["nodes"] or 1) == 1)
     program, name = _program(words, options)
     values, names = parse_exports(launch.env, os.environ)
     return BatchJob(
@@ -129,7 +145,7 @@ def _program(words: tuple[str, ...], options: dict[str, Any]) -> tuple[tuple[str
     if not words:
         raise InputError("nothing to submit", legal="a job file, or -- PROGRAM [ARGUMENT ...]")
     first = Path(words[0])
-    if len(words) > 1 or first.suffix not in (".yaml", ".yml"):
+    if len(words) > 1 or not _is_job_file(words[0]):
         for option in ("overrides", "run_dir"):
             if options[option]:
                 raise InputError(
@@ -168,8 +184,9 @@ def _sbatch_options(site: Site, options: dict[str, Any]) -> dict[str, str]:
 
 
 def _num_gpus(text: str | None) -> int | None:
-    number = (text or "").rpartition(":")[2]
-    return int(number) if number.isdecimal() else None
+    """The number in ``4``, ``a100:4`` or ``a100:2,v100:2``; None where there is none."""
+    numbers = [kind.rpartition(":")[2] for kind in (text or "").split(",")]
+    return sum(map(int, numbers)) if all(number.isdecimal() for number in numbers) else None
 
 
 def _run_words(launch: LaunchOptions, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -205,7 +222,7 @@ def _submit(job: BatchJob, script: str) -> str:
         file.write(script)
         file.flush()
         try:
-            done = run(sbatch_command(job, Path(file.name)), timeout_s=60)
+            done = run(sbatch_command(job, Path(file.name), os.environ), timeout_s=60)
         except FileNotFoundError:
             raise LaunchError("there is no Slurm here: sbatch is not installed") from None
     if done.returncode:
@@ -228,7 +245,7 @@ def _follow(number: str, as_json: bool) -> int:
         print(f"hvdtrain: job {number}: {state}", file=sys.stderr)
 
     try:
-        return joint_code(follow(number, os.environ, Tail(number, os.environ, show), tell))
+        return joint_code(follow(number, os.environ, Tail(number, os.environ, show), tell, tell))
     except KeyboardInterrupt:
         print(f"hvdtrain: the job goes on; end it with: hvdtrain cancel {number}", file=sys.stderr)
         raise

@@ -18,7 +18,15 @@ from hvdtrain.topology.nodelist import fold_counts
 _FORWARDED = re.compile(
     r"(HOROVOD_|HVDTRAIN_|NCCL_|UCX_|OMPI_MCA_|PYTHON|OMP_|MKL_|I_MPI_|FI_)\w*|PATH|LD_LIBRARY_PATH"
 )
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|AUTH|(^|_)(API|ACCESS)?_?KEY(S|_|$)")
+_SECRET = re.compile(
+    r"TOKEN|JWT|SECRET|PASSW|PASSPHRASE|PWD|CREDENTIAL|CERT|COOKIE|PRIVATE|AUTH|(^|_)(API|ACCESS)?_?KEY(S|_|$)"
+)
+# By these a process takes itself for a rank of the launch around the caller.
+_RANK_MARKS = re.compile(
+    r"(OMPI_COMM_WORLD_|PMI_|PMIX_|MV2_|HOROVOD_LOCAL_|HOROVOD_CROSS_)\w*|HOROVOD_(RANK|SIZE)"
+    r"|TORCHELASTIC_RUN_ID"
+)
+_LOCAL_MARKS = ("HVDTRAIN_LOCAL_LAUNCH", "TORCHELASTIC_RUN_ID")
 # What a login gives a process: ssh does, a launcher that starts from a bare environment does not.
 _LOGIN = re.compile(r"HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|TERM")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -33,7 +41,7 @@ def rank_environment(plan: LaunchPlan) -> dict[str, str]:
     """
     chosen = {"OMP_NUM_THREADS": str(num_threads(plan)), "PYTHONUNBUFFERED": "1", **_network(plan)}
     kept = {name: value for name, value in chosen.items() if not plan.environ.get(name)}
-    if not plan.is_one_host:
+    if not plan.is_local:
         kept[RANKS_PER_HOST] = fold_counts([host.slots for host in plan.placement.hosts])
     return {**kept, **plan.env}
 
@@ -59,9 +67,8 @@ def forwarded_names(plan: LaunchPlan) -> tuple[str, ...]:
 
     CUDA_VISIBLE_DEVICES goes along only where the plan sets it: the caller's is about this host's GPUs.
     """
-    names = {name for name in plan.environ if _FORWARDED.fullmatch(name)}
-    names |= set(rank_environment(plan))
-    kept = {name for name in names if not _SECRET.search(name.upper())}
+    names = _forwarded(plan.environ) | set(rank_environment(plan))
+    kept = {name for name in names if not is_secret(name)}
     return tuple(sorted(kept | set(plan.exported) | set(plan.env)))
 
 
@@ -72,7 +79,7 @@ def submitted_names(environ: Mapping[str, str], named: Sequence[str]) -> tuple[s
         environ: The caller's environment.
         named: What the user named.
     """
-    names = {name for name in environ if _FORWARDED.fullmatch(name) and not _SECRET.search(name.upper())}
+    names = {name for name in _forwarded(environ) if not is_secret(name)}
     names |= {"SLURM_CONF"} & set(environ)  # where Slurm's own commands find their configuration
     return tuple(sorted({*names, *login_names(environ), *named}))
 
@@ -80,6 +87,21 @@ def submitted_names(environ: Mapping[str, str], named: Sequence[str]) -> tuple[s
 def login_names(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Names of the caller's variables that a login sets, sorted."""
     return tuple(sorted(name for name in environ if _LOGIN.fullmatch(name)))
+
+
+def is_secret(name: str) -> bool:
+    """Whether a variable's name looks as if its value were a secret."""
+    return name not in ("PWD", "OLDPWD") and _SECRET.search(name.upper()) is not None
+
+
+def rank_marks(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the caller's variables that make a process a rank of an MPI launch around it, sorted."""
+    return tuple(sorted(name for name in environ if _RANK_MARKS.fullmatch(name)))
+
+
+def local_marks(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of the caller's variables that make a process a rank of a launch without MPI, sorted."""
+    return tuple(name for name in _LOCAL_MARKS if name in environ)
 
 
 def parse_exports(
@@ -106,6 +128,11 @@ def parse_exports(
         else:
             raise InputError(f"{name} is not set here", where="--env", do=f"write --env {name}=VALUE")
     return values, tuple(names)
+
+
+def _forwarded(environ: Mapping[str, str]) -> set[str]:
+    names = {name for name in environ if _FORWARDED.fullmatch(name)}
+    return names - {*rank_marks(environ), *local_marks(environ)}
 
 
 def _network(plan: LaunchPlan) -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-# The driver lists each GPU here, whether or not a container lets it be used.
+# The driver lists each GPU here, whether or not a container or a cgroup lets it be used.
 DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
 _HIDDEN = frozenset({"", "-1", "nodevfiles", "none", "void"})
 
@@ -23,15 +24,32 @@ class Gpu(NamedTuple):
         return self.uuid or self.bus
 
 
-def visible_gpus(environ: Mapping[str, str], listing: Path = DRIVER_GPUS) -> list[Gpu]:
+def may_open(minor: int) -> bool | None:
+    """Whether this process may use the GPU with that device file; None where there is no such file."""
+    try:
+        os.close(os.open(f"/dev/nvidia{minor}", os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return False
+    return True
+
+
+def visible_gpus(
+    environ: Mapping[str, str],
+    listing: Path = DRIVER_GPUS,
+    may_use: Callable[[int], bool | None] = may_open,
+) -> list[Gpu]:
     """The GPUs that a process with this environment would see, in its order.
 
     Args:
-        environ: CUDA_VISIBLE_DEVICES narrows what the driver has: indices, UUIDs or MIG names; as the CUDA
-            runtime does, reading stops at the first word that names nothing.
+        environ: CUDA_VISIBLE_DEVICES narrows what the process may use: indices, UUIDs or MIG names; as the
+            CUDA runtime does, reading stops at the first word that names nothing.
         listing: The driver's folder with an entry per GPU, named by PCI address.
+        may_use: Tells of a GPU's device number whether the process may open it.
     """
-    present = [_read(entry) for entry in sorted(listing.iterdir())] if listing.is_dir() else []
+    entries = sorted(listing.iterdir()) if listing.is_dir() else []
+    present = _usable([_read(entry) for entry in entries], may_use)
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not present:
         return present
@@ -49,6 +67,18 @@ def count_gpus(environ: Mapping[str, str], listing: Path = DRIVER_GPUS) -> int:
     return len(visible_gpus(environ, listing))
 
 
+def _usable(listed: list[tuple[Gpu, int | None]], may_use: Callable[[int], bool | None]) -> list[Gpu]:
+    """Those that may be opened: CUDA counts no others, and its indices are relative to them.
+
+    Slurm's ConstrainDevices shows each task one GPU of the node, and calls it 0 in every task.
+    """
+    told = [None if minor is None else may_use(minor) for _, minor in listed]
+    if not any(answer is not None for answer in told):
+        # The driver makes the device files when the first program needs them.
+        return [gpu for gpu, _ in listed]
+    return [gpu for (gpu, minor), may in zip(listed, told, strict=True) if may or minor is None]
+
+
 def _named(word: str, present: list[Gpu]) -> Gpu | None:
     if word.lower() in _HIDDEN:
         return None
@@ -61,12 +91,12 @@ def _named(word: str, present: list[Gpu]) -> Gpu | None:
     return matches[0] if matches else Gpu(word, "")
 
 
-def _read(entry: Path) -> Gpu:
-    """One GPU; to some users the driver shows question marks in place of the UUID."""
+def _read(entry: Path) -> tuple[Gpu, int | None]:
+    """One GPU and its device number; to some users the driver shows question marks in place of the UUID."""
     try:
         lines = (entry / "information").read_text().splitlines()
     except OSError:
-        return Gpu("", entry.name)
+        return Gpu("", entry.name), None
     told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    uuid = told.get("GPU UUID", "")
-    return Gpu("" if "?" in uuid else uuid, entry.name)
+    uuid, minor = told.get("GPU UUID", ""), told.get("Device Minor", "")
+    return Gpu("" if "?" in uuid else uuid, entry.name), int(minor) if minor.isdigit() else None

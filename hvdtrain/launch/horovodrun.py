@@ -15,8 +15,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdtrain.launch.exports import forwarded_names, login_names, rank_environment, thread_note
-from hvdtrain.launch.openmpi import UNBOUND, environment, notes, parameters, prefix_argv
+from hvdtrain.launch.exports import forwarded_names, is_secret, login_names, rank_environment, thread_note
+from hvdtrain.launch.openmpi import UNBOUND, environment, notes, parameters, prefix_argv, prefix_refusal
 from hvdtrain.launch.plan import LaunchPlan, agent_argv
 from hvdtrain.launch.signals import SOFT_END
 from hvdtrain.process import Command
@@ -46,7 +46,7 @@ class Horovodrun:
                 return f"it splits {what} at blanks: {text!r}; use --launcher mpirun, or ~/.ssh/config"
         if any(":" in host.name for host in plan.placement.hosts):
             return "it does not read IPv6 addresses"
-        return ""
+        return prefix_refusal(plan)
 
     def command(self, plan: LaunchPlan) -> Command:
         """The horovodrun command, in an environment of named variables only: it sends all that it has."""
@@ -84,4 +84,5 @@ def _path(plan: LaunchPlan) -> str:
 def _withheld(plan: LaunchPlan) -> tuple[str, ...]:
     """The caller's variables that horovodrun must not see."""
     kept = {*forwarded_names(plan), *login_names(plan.environ), *rank_environment(plan)}
-    return tuple(sorted(name for name in plan.environ if name not in kept and not name.startswith("SLURM")))
+    kept |= {name for name in plan.environ if name.startswith("SLURM") and not is_secret(name)}
+    return tuple(sorted(set(plan.environ) - kept))

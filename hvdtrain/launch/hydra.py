@@ -19,7 +19,7 @@ def command(plan: LaunchPlan) -> Command:
     if is_intel:
         environment = {**_intel_variables(plan), **environment}
     argv = [plan.mpi.path, *(() if is_intel else ("-bind-to", "none")), *_bootstrap(plan)]
-    if not plan.is_one_host:
+    if not plan.is_local:
         argv += ["-genvlist", ",".join(sorted({*forwarded_names(plan), *environment}))]
         if plan.network is not None:
             argv += ["-iface", plan.network.interfaces[0]]
@@ -57,7 +57,7 @@ def _ranks(plan: LaunchPlan) -> tuple[str, ...]:
 
 def _bootstrap(plan: LaunchPlan) -> tuple[str, ...]:
     """How Hydra starts its proxies; inside a Slurm allocation it finds srun by itself."""
-    if plan.is_one_host or plan.slurm is not None:
+    if plan.is_local or plan.slurm is not None:
         return ()
     arguments = plan.ssh.arguments
     return ("-bootstrap", "ssh", *(("-bootstrap-exec-args", " ".join(arguments)) if arguments else ()))

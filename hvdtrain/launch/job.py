@@ -27,9 +27,8 @@ def choose_launcher(plan: LaunchPlan, name: str = "auto") -> Launcher:
     Raises:
         InputError: No launcher of that name, or none that can start the plan; says why.
     """
+    check_launcher(name)
     by_name = {launcher.name: launcher for launcher in LAUNCHERS}
-    if name != "auto" and name not in by_name:
-        raise InputError(f"no launcher {name!r}", where="--launcher", legal=", ".join(("auto", *by_name)))
     reasons = []
     for candidate in _candidates(plan) if name == "auto" else (name,):
         reason = by_name[candidate].refusal(plan)
@@ -37,6 +36,17 @@ def choose_launcher(plan: LaunchPlan, name: str = "auto") -> Launcher:
             return by_name[candidate]
         reasons.append(f"{candidate}: {reason}")
     raise InputError(f"{plan.size} ranks cannot be started", do="; ".join(reasons))
+
+
+def check_launcher(name: str) -> None:
+    """Refuses a name that is no launcher's.
+
+    Raises:
+        InputError: It is none.
+    """
+    known = ("auto", *(launcher.name for launcher in LAUNCHERS))
+    if name not in known:
+        raise InputError(f"no launcher {name!r}", where="--launcher", legal=", ".join(known))
 
 
 def launch_job(
@@ -69,7 +79,7 @@ def launch_job(
         terms=Terms(
             chosen.end_signal,
             timeout_s,
-            hears_beats=not plan.is_one_host,
+            hears_beats=not plan.is_local,
             is_wrapper=isinstance(chosen, Horovodrun),  # which leaves a shell around its mpirun
         ),
     )

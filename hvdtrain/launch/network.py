@@ -38,7 +38,7 @@ def named_network(text: str, is_one_host: bool) -> Network:
     """The network of ``--nic``: cards by name, ``eth0`` or ``ib0,ib1``.
 
     Raises:
-        InputError: A card that leads nowhere beyond its host, for a launch over several.
+        InputError: A card that leads nowhere beyond its host, for a launch that leaves this machine.
     """
     names = tuple(text.split(","))
     for name in names:

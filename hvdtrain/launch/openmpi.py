@@ -5,12 +5,16 @@ Source: mpirun(1) of Open MPI 4.1 and prterun(1) of PRRTE 3; what is measured st
 
 from __future__ import annotations
 
+import re
+
 from hvdtrain.launch.exports import forwarded_names, rank_environment
 from hvdtrain.launch.plan import LaunchPlan, agent_argv
 from hvdtrain.process import Command
 from hvdtrain.topology.hostfile import render_host_list
 
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+_PLAIN_PATH = re.compile(r"[\w./+@%:,=-]+")
 
 # The default pins each of two ranks to one core and starves the data loaders. Where ranks are to be bound,
 # the rank agents do it, by the same rules under every launcher.
@@ -27,7 +31,7 @@ def command(plan: LaunchPlan) -> Command:
     argv += prefix_argv(plan)
     for name, value in parameters(plan):
         argv += ["--mca", name, value]
-    if not plan.is_one_host:
+    if not plan.is_local:
         for name in forwarded_names(plan):
             argv += ["-x", name]
     return Command((*argv, *agent_argv(plan)), environment(plan))
@@ -55,8 +59,16 @@ def environment(plan: LaunchPlan) -> dict[str, str]:
 def prefix_argv(plan: LaunchPlan) -> tuple[str, ...]:
     """Where other hosts find this installation, whose folder need not be on their PATH."""
     assert plan.mpi is not None
-    is_needed = not plan.is_one_host and plan.mpi.prefix not in ("/usr", "/")
+    is_needed = not plan.is_local and plan.mpi.prefix not in ("/usr", "/")
     return ("--prefix", plan.mpi.prefix) if is_needed else ()
+
+
+def prefix_refusal(plan: LaunchPlan) -> str:
+    """Why other hosts could not be told where this installation is; empty if they can."""
+    if all(_PLAIN_PATH.fullmatch(word) for word in prefix_argv(plan)):
+        return ""
+    assert plan.mpi is not None
+    return f"the shells of other hosts would take {plan.mpi.prefix!r} apart; install MPI in a plainer folder"
 
 
 def parameters(plan: LaunchPlan) -> list[tuple[str, str]]:
@@ -72,7 +84,7 @@ def parameters(plan: LaunchPlan) -> list[tuple[str, str]]:
             chosen.append(("coll", "^han,adapt"))  # these two do not yield: 30 ms, without them 14 ms
             if plan.is_one_host or plan.is_crowded:
                 chosen.append(("pml", "ob1"))  # on several hosts it would turn fast networks off
-    if not plan.is_one_host:
+    if not plan.is_local:
         chosen += _KEEPALIVE
         chosen += _network(plan)
         if arguments := plan.ssh.arguments:

@@ -9,12 +9,16 @@ from typing import NamedTuple
 
 from hvdtrain.errors import ExitCode
 
+# Codes of a rank that mean the same for the job.
+_KEPT_CODES = frozenset({ExitCode.USAGE, ExitCode.GATE, ExitCode.STALLED, ExitCode.PREEMPTED})
+NOT_FOUND = 127  # a program that does not exist, as shells have it
+SIGNALLED = 128  # what is added to a signal's number to make an exit code
 _HINTS = {
     -signal.SIGKILL: "probably out of memory",
     -signal.SIGSEGV: "a crash in native code",
     int(ExitCode.STALLED): "stalled",
     int(ExitCode.PREEMPTED): "preempted after a checkpoint",
-    127: "the program was not found",
+    NOT_FOUND: "the program was not found",
 }
 # How Python joins the tracebacks of one failure.
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -96,14 +100,31 @@ def failure_text(outcome: JobOutcome, log_dir: Path | None = None) -> str:
     return "\n".join(lines)
 
 
+def job_code(code: int) -> int:
+    """The job's exit code for a rank's that was no success."""
+    if code < 0:
+        return SIGNALLED - code
+    if code == NOT_FOUND:
+        return ExitCode.USAGE
+    return code if code in _KEPT_CODES or _signal_of(code) else ExitCode.FAILED
+
+
 def tagged(line: Line, size: int) -> str:
     """The line as it is shown: with its rank where there is more than one."""
     return line.text if size == 1 else f"[{line.rank}] {line.text}"
 
 
 def _how(code: int) -> str:
-    hint = f" ({_HINTS[code]})" if code in _HINTS else ""
-    return f"exit code {code}{hint}" if code >= 0 else f"killed by signal {-code}{hint}"
+    if number := _signal_of(code):
+        hint = f" ({_HINTS[-number]})" if -number in _HINTS else ""
+        shell = f"exit code {code}, " if code > 0 else ""
+        return f"{shell}killed by signal {number}{hint}"
+    return f"exit code {code}" + (f" ({_HINTS[code]})" if code in _HINTS else "")
+
+
+def _signal_of(code: int) -> int:
+    """The signal that ended a program; 0 for none. Shells and container runtimes tell it as 128+n."""
+    return -code if code < 0 else code - SIGNALLED if SIGNALLED < code <= SIGNALLED + signal.SIGRTMAX else 0
 
 
 def _last_words(tail: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,6 +15,43 @@ from hvdtrain.launch.frames import EVENT_MARK, encode
 
 TAIL_LINES = 200
 _TAIL_WIDTH = 2000
+_MAX_LINE = 1 << 20  # a longer line is handed on in parts: memory stays bounded
+_PROGRESS_S = 1.0  # how long a progress bar may move unseen
+
+
+class LineBuffer:
+    """Cuts what a program prints into lines; a progress bar is one that only ends when it is full."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._since = 0.0
+        self._is_shown = False  # whether the line that goes on was shown so far
+
+    def feed(self, data: bytes, now: float) -> list[bytes]:
+        """Takes output; returns the lines that it completes, without their newlines."""
+        if not self._rest:
+            self._since = now
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if lines:
+            self._since = now
+            if self._is_shown and not lines[0].strip(b"\r"):
+                del lines[0]  # nothing but the newline was still to come
+            self._is_shown = False
+        if len(self._rest) > _MAX_LINE:
+            lines, self._rest = [*lines, self._rest], b""
+        return lines
+
+    def progress(self, now: float) -> list[bytes]:
+        """The line that goes on, if it is a progress bar that has not been shown for a while."""
+        if b"\r" not in self._rest or now - self._since < _PROGRESS_S:
+            return []
+        self._is_shown = True
+        return self.close()
+
+    def close(self) -> list[bytes]:
+        """What is left without a newline, if anything."""
+        rest, self._rest = self._rest, b""
+        return [rest] if rest else []
 
 
 class Outlet:
@@ -50,12 +87,21 @@ class Outlet:
         if stream == "stderr":
             self.tail.append(text[:_TAIL_WIDTH])
         self.send({stream: text})
-        if self._log is not None:
-            try:
-                self._log.write(text.encode("utf-8", errors="replace") + b"\n")
-            except OSError as error:
-                self._log = None
-                self.send({"stderr": f"hvdtrain: the log of rank {self._rank} ends here: {error.strerror}"})
+        self._write_log(text)
+
+    def keep(self, text: str) -> None:
+        """Keeps a line for the log and among the last words, which the supervisor tells of one rank only."""
+        self.tail.append(text)
+        self._write_log(text)
+
+    def _write_log(self, text: str) -> None:
+        if self._log is None:
+            return
+        try:
+            self._log.write(text.encode("utf-8", errors="replace") + b"\n")
+        except OSError as error:
+            self._log = None
+            self.send({"stderr": f"hvdtrain: the log of rank {self._rank} ends here: {error.strerror}"})
 
     def _event(self, text: str) -> bool:
         try:

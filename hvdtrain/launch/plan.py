@@ -6,9 +6,11 @@ import json
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Protocol
 
+from hvdtrain.launch.names import is_this_machine
 from hvdtrain.process import Command
 from hvdtrain.topology.hosts import Placement
 
@@ -136,6 +138,12 @@ class LaunchPlan:
         return len(self.placement.hosts) == 1
 
     @property
+    def is_local(self) -> bool:
+        """Whether all ranks run on this machine: nothing has to be told to, or asked of, another one."""
+        name = self.placement.hosts[0].name
+        return self.is_one_host and (is_this_machine(name) or _is_own_address(name))
+
+    @property
     def is_crowded(self) -> bool:
         """Whether ranks outnumber the cores of a host."""
         return self.max_local_size > self.cores
@@ -173,6 +181,18 @@ def default_slots(num_gpus: int, cores: int) -> int:
     return num_gpus or cores
 
 
+def _is_own_address(host: str) -> bool:
+    """Whether a host is named by an address of this machine's."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    import psutil
+
+    cards = psutil.net_if_addrs().values()
+    return any(host == one.address.partition("%")[0] for addresses in cards for one in addresses)
+
+
 def agent_argv(plan: LaunchPlan) -> tuple[str, ...]:
     """What a launcher starts once per rank: the rank agent around the program."""
     agent = (plan.python, "-I", "-S", AGENT)
@@ -190,7 +210,7 @@ def _agent_options(plan: LaunchPlan) -> tuple[str, ...]:
     if plan.bind != "none":
         per_rank = plan.cores_per_rank
         options += ["--bind", plan.bind if per_rank is None else f"{plan.bind}:{per_rank}"]
-    if not plan.is_one_host:
+    if not plan.is_local:
         options += ["--beat", "1"]
     if plan.uses_gpus:
         options += ["--gpus", _devices(plan) or "all"]

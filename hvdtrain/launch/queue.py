@@ -32,6 +32,11 @@ _SACCT = "JobID,State,Elapsed,NNodes,Partition,ExitCode,JobName"
 _ID = re.compile(r"\d+(_(\d+|\[[^\]]*\]))?(\+\d+)?")
 _JOB = re.compile(r"\d+(_\d+)?(\+\d+)?")
 _TIMEOUT_S = 60.0
+_NO_ELEMENT = "4294967294"  # what %a is in the name of a log of elements that wait together
+
+
+class NoAnswerError(LaunchError):
+    """Slurm's controller does not answer; what it would say of a job is not known."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +95,24 @@ def own_jobs(environ: Mapping[str, str]) -> list[JobState]:
 
 
 def find_jobs(job: str, environ: Mapping[str, str]) -> list[JobState]:
-    """The job, or all elements of an array of jobs; one that nobody knows is UNKNOWN."""
+    """The job, or all elements of an array of jobs; one that nobody knows is UNKNOWN.
+
+    Raises:
+        NoAnswerError: Slurm's controller does not answer, and so nothing is known of the job.
+    """
     argv = ("squeue", "--noheader", f"--jobs={job}", "--states=all", f"--format={_SQUEUE}")
-    found = parse_squeue(_ask(command(*argv), environ).stdout)
+    done = _ask(command(*argv), environ)
+    found = parse_squeue(done.stdout)
     if not found:
         found = parse_sacct(_sacct(job, environ)) or parse_scontrol(_scontrol(job, environ))
+    if not found and done.returncode and "Invalid job id" not in done.stderr:
+        raise NoAnswerError(f"squeue failed: {_last_line(done)}")
     return with_codes(found, environ) or [JobState(job, UNKNOWN)]
+
+
+def ended_jobs(job: str, environ: Mapping[str, str]) -> list[JobState]:
+    """The job, or the elements of an array of jobs, that ended and that accounting knows."""
+    return [one for one in parse_sacct(_sacct(job, environ)) if one.has_ended]
 
 
 def with_codes(jobs: Sequence[JobState], environ: Mapping[str, str]) -> list[JobState]:
@@ -112,7 +129,7 @@ def with_codes(jobs: Sequence[JobState], environ: Mapping[str, str]) -> list[Job
 def log_of(job: str, environ: Mapping[str, str]) -> list[str]:
     """The output files of a job or of the elements of an array, as scontrol tells them."""
     files = (found.log for found in parse_scontrol(_scontrol(job, environ)))
-    return list(dict.fromkeys(filter(None, files)))
+    return [file for file in dict.fromkeys(files) if file and _NO_ELEMENT not in file]
 
 
 def cancel(jobs: Sequence[str], environ: Mapping[str, str]) -> None:
@@ -235,7 +252,9 @@ def _ask(cmd: Command, environ: Mapping[str, str]) -> Completed:
             return Completed(127, "", "")
         raise LaunchError(f"there is no Slurm here: {cmd.argv[0]} is not installed") from None
     except TimeoutError as error:
-        raise LaunchError(str(error)) from None
+        if cmd.argv[0] == "sacct":  # the controller may know all the same
+            return Completed(124, "", str(error))
+        raise NoAnswerError(str(error)) from None
 
 
 def _last_line(done: Completed) -> str:

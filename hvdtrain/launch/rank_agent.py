@@ -23,12 +23,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdtrain.errors import ExitCode, HvdtrainError, InputError
-from hvdtrain.launch.outlet import Outlet, open_log
+from hvdtrain.launch.outlet import LineBuffer, Outlet, open_log
 from hvdtrain.launch.signals import ENDING, SOFT_END, signals_to
-from hvdtrain.process import Command, Process, end_group, spawn
+from hvdtrain.process import (
+    Command,
+    Process,
+    adopt_orphans,
+    end_descendants,
+    end_group,
+    reap_orphans,
+    spawn,
+)
 from hvdtrain.topology.environ import World, find_world
 
-_MAX_LINE = 1 << 20  # a longer line is handed on in parts: memory stays bounded
 _TERM_GRACE_S = 30.0  # Slurm's KillWait: time to write a checkpoint
 _MPIRUN_GRACE_S = (
     0.15  # mpirun sends SIGKILL 0.25 s after SIGTERM; the child's own children must be gone by then
@@ -68,7 +75,7 @@ class Child:
         self._next_beat = time.monotonic() + _BEAT_S if has_beat else float("inf")
         self._parent = os.getppid()
         self._selector = selectors.PollSelector()
-        self._rests: dict[str, bytes] = {}
+        self._buffers = {"stdout": LineBuffer(), "stderr": LineBuffer()}
         self._kill_at = float("inf")
         self._last_output = time.monotonic()
         self._is_lost = False
@@ -85,7 +92,6 @@ class Child:
         self._selector.register(wake, selectors.EVENT_READ, "")
         for stream, pipe in (("stdout", self._process.stdout), ("stderr", self._process.stderr)):
             assert pipe is not None
-            self._rests[stream] = b""
             self._selector.register(pipe.fileno(), selectors.EVENT_READ, stream)
         drain_until = float("inf")
         while len(self._selector.get_map()) > 1 and time.monotonic() < drain_until:
@@ -95,14 +101,13 @@ class Child:
                 continue
             drain_until = min(drain_until, time.monotonic() + _DRAIN_S)
             if self.was_asked:  # there may be no time to wait for what the child started
-                end_group(self._process.pid, grace_s=0.0)
+                end_descendants()
         while self._process.poll() is None:  # it closed its pipes and goes on
             self._read(self._patience_s(drain_until))
             self._end_if_due()
-        for stream, rest in self._rests.items():
-            if rest:
-                self._outlet.line(stream, rest)
-        end_group(self._process.pid, grace_s=0.0)
+        for stream, buffer in self._buffers.items():
+            for line in buffer.close():
+                self._outlet.line(stream, line)
         return 1 if self._is_lost else self._process.returncode
 
     def _patience_s(self, drain_until: float) -> float:
@@ -118,17 +123,14 @@ class Child:
         for key, _ in self._selector.select(timeout_s):
             data = os.read(key.fd, 1 << 16)
             if not key.data:
+                reap_orphans(self._process.pid)
                 continue  # only woken up
             if not data:
                 self._selector.unregister(key.fileobj)
                 continue
             self._last_output = time.monotonic()
-            *lines, rest = (self._rests[key.data] + data).split(b"\n")
-            if len(rest) > _MAX_LINE:
-                lines, rest = [*lines, rest], b""
-            for line in lines:
+            for line in self._buffers[key.data].feed(data, self._last_output):
                 self._outlet.line(key.data, line)
-            self._rests[key.data] = rest
 
     def _signal(self, number: int) -> None:
         """Hands a signal on to the child; a second request to end kills it."""
@@ -143,7 +145,11 @@ class Child:
             os.kill(self._process.pid, number)
 
     def _end_if_due(self) -> None:
+        """Shows progress, says that the rank lives, and ends it when its time is over."""
         now = time.monotonic()
+        for stream, buffer in self._buffers.items():
+            for line in buffer.progress(now):
+                self._outlet.line(stream, line)
         if now >= self._next_beat:
             self._outlet.send({"beat": 1})
             self._next_beat = now + _BEAT_S
@@ -167,10 +173,11 @@ def run_rank(options: Options) -> int:
         outlet.send({"refusal": str(error)})
         return int(error.exit_code)
     pid, was_asked = None, False
+    adopt_orphans()  # those of the program's processes that leave its session are to end with it
     try:
         process = spawn(cmd, death_signal=signal.SIGKILL)
     except OSError as error:
-        outlet.line("stderr", f"hvdtrain: cannot start {cmd.argv[0]!r}: {error.strerror}".encode())
+        outlet.keep(f"hvdtrain: cannot start {cmd.argv[0]!r}: {error.strerror}")
         code = 127 if isinstance(error, FileNotFoundError) else 126
     else:
         pid = process.pid
@@ -178,9 +185,8 @@ def run_rank(options: Options) -> int:
         try:
             code = child.watch()
             was_asked = child.was_asked
-        except BaseException:
-            end_group(pid, grace_s=0.0)
-            raise
+        finally:
+            end_descendants()
     failed_at = outlet.uncaught_at if outlet.uncaught_pid == pid is not None else time.time()
     end = {"code": code, "pid": pid, "host": os.uname().nodename, "time": failed_at, "asked": was_asked}
     outlet.send({"end": end if code == 0 else {**end, "tail": list(outlet.tail)}})

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from hvdtrain.errors import InputError
 from hvdtrain.topology.devices import Seat, check_seats
+from hvdtrain.topology.launchers import RANKS_PER_HOST
+from hvdtrain.topology.nodelist import expand_counts
 
 # An agent says something every 3 s; four in a row are not lost by chance.
 SILENCE_S = 11.0
@@ -20,13 +25,17 @@ class Roster:
     Args:
         size: Ranks that were asked for.
         hears_beats: Whether the agents say something all the time; they do on several hosts.
+        layout: Ranks on each planned host, blocks in the order of the ranks; empty if nothing was planned.
     """
 
     size: int
     hears_beats: bool = False
+    layout: Sequence[int] = ()
     hosts: dict[int, str] = field(default_factory=dict)
     step: str = ""
     _seats: list[Seat] = field(default_factory=list)
+    _planned: dict[int, int] = field(default_factory=dict)  # a rank that reported, of each planned host
+    _named: dict[str, int] = field(default_factory=dict)  # a rank that reported, of each host's name
     _heard_at: dict[int, float] = field(default_factory=dict)
     _looked_at: float | None = None
 
@@ -35,7 +44,7 @@ class Roster:
 
         Raises:
             InputError: It cannot be one of this job: the launcher started something else than was asked
-                for, or two ranks sit on one GPU.
+                for or put it elsewhere, or two ranks sit on one GPU.
         """
         host = told["host"]
         if rank in self.hosts:
@@ -50,12 +59,39 @@ class Roster:
                 do="take launcher and MPI from one installation",
             )
         self.hosts[rank] = host
+        self._check_place(rank, host)
         self.step = told.get("step", "")
         if told["device"]:
             # PCI addresses, which stand in for UUIDs that the driver hides, are unique on a host only.
             key = told["device"] if "-" in told["device"] else f"{host} {told['device']}"
             self._seats.append(Seat(rank, host, key))
             check_seats(self._seats)
+
+    def _check_place(self, rank: int, host: str) -> None:
+        """Holds a rank's host against those of others: the plan's names may be no names that hosts know."""
+        if sum(self.layout) != self.size:
+            return
+        neighbour = self._planned.setdefault(self._index(rank), rank)
+        if self.hosts[neighbour] != host:
+            raise InputError(
+                f"ranks {neighbour} and {rank} belong on one host, but the launcher started them on "
+                f"{self.hosts[neighbour]} and {host}",
+                do="look for settings of the launcher's own that place ranks, such as SLURM_DISTRIBUTION",
+            )
+        other = self._named.setdefault(host, rank)
+        if self._index(other) != self._index(rank):
+            raise InputError(
+                f"ranks {other} and {rank} belong on two hosts, but both run on {host}",
+                do="list each host under one name, and give each machine a host name of its own",
+            )
+
+    def _index(self, rank: int) -> int:
+        """The index of the host on which a rank was planned."""
+        return bisect_right(self._ends, rank)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(self.layout))
 
     def hear(self, rank: int, now: float) -> None:
         """Notes that a rank said something."""
@@ -77,3 +113,9 @@ class Roster:
             if now - heard_at > SILENCE_S:
                 return self.hosts.get(rank, f"of rank {rank}")
         return ""
+
+
+def planned_layout(env: Mapping[str, str]) -> list[int]:
+    """The ranks on each host, as hvdtrain's own launch tells them; empty for one host."""
+    text = env.get(RANKS_PER_HOST)
+    return expand_counts(text, RANKS_PER_HOST) if text else []

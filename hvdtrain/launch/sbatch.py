@@ -61,7 +61,7 @@ def render(job: BatchJob, python: str) -> str:
         python: The interpreter that starts the ranks, at the same path on the job's first node.
 
     Raises:
-        InputError: An option's name or the signal is wrong.
+        InputError: An option's name or the signal is wrong, or an option is not for the user to set.
     """
     import jinja2
 
@@ -84,10 +84,19 @@ def render(job: BatchJob, python: str) -> str:
     )
 
 
-def sbatch_command(job: BatchJob, script: Path) -> Command:
-    """The command that submits the script."""
+def sbatch_command(job: BatchJob, script: Path, environ: Mapping[str, str]) -> Command:
+    """The command that submits the script.
+
+    Args:
+        job: The job.
+        script: The rendered script.
+        environ: The caller's environment. What Slurm says in it of a job around, ``SLURM_NTASKS``, sbatch
+            would hand to the new one.
+    """
     words = [_word(name, value) for name, value in _options(job).items() if _CONTROL.search(value)]
-    return Command(("sbatch", "--parsable", *words, str(script)), job.env)
+    kept = {"SLURM_CONF", *job.exported}
+    around = sorted(name for name in environ if name.startswith("SLURM_") and name not in kept)
+    return Command(("sbatch", "--parsable", *words, str(script)), job.env, tuple(around))
 
 
 def parse_job_id(text: str) -> str:
@@ -121,6 +130,12 @@ def parse_sbatch_options(settings: tuple[str, ...]) -> dict[str, str]:
 def _options(job: BatchJob) -> dict[str, str]:
     """All options of sbatch, in the order in which they stand in the script."""
     options = {"job-name": job.name, **job.options}
+    if "export" in options:
+        raise InputError(
+            f"export={options['export']}",
+            where="--sbatch",
+            do="name variables with --env NAME or --env NAME=VALUE",
+        )
     if job.signal:
         options["signal"] = _signal(job)
     if job.requeue:

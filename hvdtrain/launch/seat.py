@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hvdtrain.errors import InputError
@@ -25,7 +25,9 @@ class RankSeat:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def take_seat(world: World, gpus: str, bind: str, environ: Mapping[str, str]) -> RankSeat:
+def take_seat(
+    world: World, gpus: str, bind: str, environ: Mapping[str, str], seen: Sequence[Gpu] | None = None
+) -> RankSeat:
     """Finds the rank's GPU and binds this process, and so the program, to its cores.
 
     Args:
@@ -33,19 +35,21 @@ def take_seat(world: World, gpus: str, bind: str, environ: Mapping[str, str]) ->
         gpus: Empty on CPUs; ``all``: the GPU of the local rank; or the GPU of each rank, ``2,0,1``.
         bind: ``none``, ``core``, ``core:CORES``, ``numa`` or ``gpu``.
         environ: The environment.
+        seen: The GPUs that this process sees; None looks at this machine's.
 
     Raises:
         InputError: The rank has no GPU, or its host too few cores.
     """
-    seat = _find_gpu(world, gpus, environ) if gpus else RankSeat()
+    seat = RankSeat()
+    if gpus:
+        seat = _find_gpu(world, gpus, environ, visible_gpus(environ) if seen is None else seen)
     if bind != "none":
         _bind(world, bind, seat.gpu)
     return seat
 
 
-def _find_gpu(world: World, gpus: str, environ: Mapping[str, str]) -> RankSeat:
+def _find_gpu(world: World, gpus: str, environ: Mapping[str, str], seen: Sequence[Gpu]) -> RankSeat:
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    seen = visible_gpus(environ)
     if gpus == "all":
         return RankSeat(seen[device_index(world, visible, len(seen))])
     index = int(gpus.split(",")[world.rank])
@@ -55,7 +59,8 @@ def _find_gpu(world: World, gpus: str, environ: Mapping[str, str]) -> RankSeat:
             do="name other GPUs with --include or --exclude",
         )
     word = visible.split(",")[index].strip() if visible is not None else str(index)
-    return RankSeat(seen[index], {"CUDA_VISIBLE_DEVICES": word})
+    # The listing is by PCI address; by default CUDA counts the fastest GPU first.
+    return RankSeat(seen[index], {"CUDA_VISIBLE_DEVICES": word, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
 
 
 def _bind(world: World, bind: str, gpu: Gpu | None) -> None:

@@ -13,6 +13,7 @@ from hvdtrain.launch.exports import forwarded_names, login_names, rank_environme
 from hvdtrain.launch.plan import LaunchPlan, agent_argv
 from hvdtrain.process import Command
 
+_MAX_STEP = 0xFFFFFFF0  # above: batch, extern and interactive steps (slurm.h, SLURM_MAX_NORMAL_STEP_ID)
 _PMIX = re.compile(r"pmix(_v\d+)?")
 
 
@@ -40,6 +41,10 @@ class Srun:
     def command(self, plan: LaunchPlan) -> Command:
         """The srun command: one task per slot, bound to nothing, ended when one task fails."""
         argv = ["srun", f"--mpi={mpi_type(plan)}", *_layout(plan), "--cpu-bind=none", "--kill-on-bad-exit=1"]
+        # A site may have set a time after the first task's end at which the others are killed.
+        argv.append("--wait=0")
+        if _is_in_step(plan):
+            argv.append("--overlap")  # else this step waits for the end of the one around it
         if plan.slurm is not None and plan.slurm.cpus_per_task:
             # Since 22.05 a step does not take this over from its job.
             argv.append(f"--cpus-per-task={plan.slurm.cpus_per_task}")
@@ -94,7 +99,9 @@ def _layout(plan: LaunchPlan) -> list[str]:
     words = [f"--nodes={len(hosts)}", f"--ntasks={plan.size}"]
     is_in_order = names == [name for name in plan.slurm.hosts if name in set(names)]
     if is_in_order and len({host.slots for host in hosts}) == 1:
-        return [*words, f"--ntasks-per-node={hosts[0].slots}", f"--nodelist={','.join(names)}"]
+        # SLURM_DISTRIBUTION=cyclic of a site or user would deal the ranks out host by host.
+        block = [f"--ntasks-per-node={hosts[0].slots}", "--distribution=block"]
+        return [*words, *block, f"--nodelist={','.join(names)}"]
     tasks = [host.name for host in hosts for _ in range(host.slots)]
     return [*words, "--distribution=arbitrary", f"--nodelist={','.join(tasks)}"]
 
@@ -109,6 +116,12 @@ def _parameters(plan: LaunchPlan) -> dict[str, str]:
     return {
         f"OMPI_MCA_{name}": value for name, value in parameters(plan) if not name.startswith(("oob_", "plm_"))
     }
+
+
+def _is_in_step(plan: LaunchPlan) -> bool:
+    """Whether a step is around, as with ``srun --pty bash``; those of Slurm itself share what they have."""
+    number = plan.environ.get("SLURM_STEP_ID", "")
+    return number.isdecimal() and int(number) <= _MAX_STEP
 
 
 def _types(plan: LaunchPlan) -> str:

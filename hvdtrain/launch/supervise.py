@@ -6,25 +6,25 @@ knows of each rank how it ended, and so needs not guess from the launcher's exit
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import signal
+import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hvdtrain.errors import ExitCode, InputError
 from hvdtrain.launch.frames import FrameReader, Message
+from hvdtrain.launch.outcome import SIGNALLED, job_code
 from hvdtrain.launch.outcome import JobOutcome as JobOutcome
 from hvdtrain.launch.outcome import Line as Line
 from hvdtrain.launch.outcome import RankEnd as RankEnd
 from hvdtrain.launch.outcome import failure_text as failure_text
 from hvdtrain.launch.outcome import tagged as tagged
-from hvdtrain.launch.paragraphs import worth_telling
-from hvdtrain.launch.roster import SILENCE_S, Roster
+from hvdtrain.launch.paragraphs import Talk, worth_telling
+from hvdtrain.launch.roster import SILENCE_S, Roster, planned_layout
 from hvdtrain.launch.signals import ENDING, SOFT_END, mpirun_below, signals_to
 from hvdtrain.process import Command, Process, end_group, run, spawn
 
@@ -36,11 +36,6 @@ _ORPHAN_GRACE_S = 5.0  # what the ranks get to end after the launcher did
 _REFUSAL_GRACE_S = 0.5  # for the same refusal from other ranks
 _SCANCEL_TIMEOUT_S = 10.0
 _TOGETHER_S = 0.5  # failures that arrive within it are put in order by the hosts' clocks
-_MAX_FOREIGN = 500
-_SIGNALLED = 128  # what is added to a signal's number to make an exit code
-
-# Codes of a rank that mean the same for the job; every other one is FAILED.
-_KEPT_CODES = frozenset({ExitCode.USAGE, ExitCode.STALLED, ExitCode.PREEMPTED})
 
 
 @dataclass(frozen=True)
@@ -86,9 +81,10 @@ def supervise(
     Raises:
         FileNotFoundError: The launcher does not exist.
     """
-    process = spawn(cmd, base_env=base_env, death_signal=signal.SIGTERM)
     terms = terms or Terms()
-    job = _Job(process, Roster(size, terms.hears_beats), on_line, on_event, terms)
+    roster = Roster(size, terms.hears_beats, planned_layout(cmd.env))
+    process = spawn(cmd, base_env=base_env, death_signal=signal.SIGTERM)
+    job = _Job(process, roster, on_line, on_event, terms)
     job.end_at = time.monotonic() + (float("inf") if terms.timeout_s is None else terms.timeout_s)
     try:
         with signals_to(job.interrupt) as wake:
@@ -113,7 +109,7 @@ class _Job:
     terms: Terms
     ends: dict[int, RankEnd] = field(default_factory=dict)
     failures: list[tuple[float, RankEnd]] = field(default_factory=list)
-    foreign: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_FOREIGN))
+    foreign: Talk = field(default_factory=Talk)
     interrupted: int = 0
     reason: str = ""  # why the supervisor itself ended the job, and the job's exit code then
     reason_code: int = 0
@@ -153,10 +149,17 @@ class _Job:
         """How long to wait for output: a moment while the job is to end, or until the next look around."""
         if self.kill_at < float("inf"):
             return 0.05
-        return 1.0 if self.roster.hears_beats or self.end_at < float("inf") else None
+        is_watched = self.roster.hears_beats or self.end_at < float("inf") or not self._all_started
+        return 1.0 if is_watched else None
+
+    @property
+    def _all_started(self) -> bool:
+        return len(self.roster.hosts) == self.roster.size
 
     def _watch(self, now: float) -> None:
-        """Ends a job whose time is over, or of which one host fell silent."""
+        """Ends a job whose time is over, or of which one host fell silent; tells why it does not start."""
+        if not self._all_started:
+            self.foreign.tell_if_old(now)
         if now > self.end_at:
             self.end_at = float("inf")
             text = f"the job did not end within its time limit of {self.terms.timeout_s:g} s"
@@ -178,7 +181,7 @@ class _Job:
     def take(self, item: Message | str) -> None:
         """Takes one message of an agent, or one line of anybody else."""
         if isinstance(item, str):
-            self.foreign.append(item)
+            self.foreign.hear(item, time.monotonic())
             return
         rank, content = item
         self.roster.hear(rank, time.monotonic())
@@ -205,9 +208,11 @@ class _Job:
         self.ends[rank] = told
         self.roster.forget(rank)
         if told.code and not told.was_asked:
-            self.failures.append((time.monotonic(), told))
+            if not (self.interrupted or self.reason):  # else it may fail because other ranks were ended
+                self.failures.append((time.monotonic(), told))
             self.kill_at = min(self.kill_at, time.monotonic() + _FAIL_GRACE_S)
         elif len(self.ends) == self.roster.size:
+            self.end_at = float("inf")  # the time that the launcher takes is not the job's
             self.kill_at = min(self.kill_at, time.monotonic() + _DONE_GRACE_S)
 
     def interrupt(self, number: int) -> None:
@@ -231,8 +236,14 @@ class _Job:
             return
         # srun answers every request with SIGKILL, and hands on no signal that programs do not use themselves.
         words = ("scancel", f"--signal={int(SOFT_END)}", self.roster.step)
-        with contextlib.suppress(OSError, TimeoutError):
-            run(Command(words), timeout_s=_SCANCEL_TIMEOUT_S)
+        try:
+            result = run(Command(words), timeout_s=_SCANCEL_TIMEOUT_S)
+            trouble = result.stderr.strip() or f"exit code {result.returncode}" if result.returncode else ""
+        except (OSError, TimeoutError) as error:
+            trouble = str(error)
+        if trouble:
+            sys.stderr.write(f"hvdtrain: {words[0]}: {trouble}; srun is asked, which kills the ranks\n")
+            self._send(signal.SIGTERM)
 
     def _send(self, number: int) -> None:
         if self.process.poll() is None:
@@ -244,32 +255,30 @@ class _Job:
         code = self.process.returncode
         done = frozenset(rank for rank, end in self.ends.items() if end.code == 0)
         first = _first(self.failures)
-        said = worth_telling(self.foreign)
+        said = worth_telling(self.foreign.lines)
         exit_code = self._exit_code(first, len(done) == self.roster.size)
+        if exit_code == ExitCode.DONE:
+            self.foreign.tell()  # warnings; of a failure they are part of what is told
         return JobOutcome(exit_code, self.roster.size, first, done, code, said, self.interrupted, self.reason)
 
     def _exit_code(self, first: RankEnd | None, all_done: bool) -> int:
-        if all_done:
+        ends = self.ends.values()
+        if all_done and not any(end.was_asked for end in ends):
             return ExitCode.DONE
         if self.reason and self.reason_code != ExitCode.STALLED:
             return self.reason_code
         if first is not None:
-            return _job_code(first.code)
-        if any(end.code == ExitCode.PREEMPTED for end in self.ends.values()):
+            return job_code(first.code)
+        if any(end.code == ExitCode.PREEMPTED for end in ends):
             return ExitCode.PREEMPTED
         if self.reason:
             return self.reason_code
         if self.interrupted:
-            return _SIGNALLED + self.interrupted
+            return SIGNALLED + self.interrupted
+        if all_done:
+            return ExitCode.DONE
         code = self.process.returncode
-        return code if _SIGNALLED < code <= _SIGNALLED + signal.SIGRTMAX else _job_code(min(code, 0))
-
-
-def _job_code(code: int) -> int:
-    """The job's exit code for a rank's that was no success."""
-    if code < 0:
-        return _SIGNALLED - code
-    return code if code in _KEPT_CODES else ExitCode.FAILED
+        return code if SIGNALLED < code <= SIGNALLED + signal.SIGRTMAX else job_code(min(code, 0))
 
 
 def _first(failures: list[tuple[float, RankEnd]]) -> RankEnd | None:

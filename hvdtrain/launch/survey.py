@@ -6,19 +6,21 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Lock, Timer
 from typing import Any
 
 from hvdtrain.errors import LaunchError
 from hvdtrain.launch.host_report import report
 from hvdtrain.launch.names import is_this_machine
 from hvdtrain.launch.plan import LaunchPlan
-from hvdtrain.process import Command, Completed, command, run
+from hvdtrain.process import Command, Completed, Process, command, end_group, spawn
 from hvdtrain.topology.names import machine_key
 
 _AT_ONCE = 32
 _TIMEOUT_S = 20.0
 # Never a question that nobody is there to answer.
-_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
+# No shared connection either: the one that stays behind it would hold our pipes open.
+_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlPath=none")
 
 
 def ask_hosts(plan: LaunchPlan) -> list[dict[str, Any]]:
@@ -30,8 +32,13 @@ def ask_hosts(plan: LaunchPlan) -> list[dict[str, Any]]:
     names = [host.name for host in plan.placement.hosts]
     if plan.slurm is not None:
         return _ask_step(plan, names)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(lambda name: _ask(plan, name, names), names))
+    questions = _Questions(plan.environ)
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        return list(pool.map(lambda name: _ask(plan, name, names, questions), names))
+    finally:  # Ctrl-C, or one host that does not answer, waits for no other
+        questions.end()
+        pool.shutdown(cancel_futures=True)
 
 
 def remote_argv(plan: LaunchPlan, host: str, words: Sequence[str]) -> tuple[str, ...]:
@@ -39,12 +46,12 @@ def remote_argv(plan: LaunchPlan, host: str, words: Sequence[str]) -> tuple[str,
     return (*_SSH, *plan.ssh.arguments, "--", host, shlex.join(words))
 
 
-def _ask(plan: LaunchPlan, host: str, names: Sequence[str]) -> dict[str, Any]:
+def _ask(plan: LaunchPlan, host: str, names: Sequence[str], questions: _Questions) -> dict[str, Any]:
     peers = [name for name in names if name != host][:_AT_ONCE]
     if is_this_machine(host):
         return report(peers)
     words = (plan.python, "-P", "-m", "hvdtrain.launch.host_report", *peers)
-    done = _run(command(*remote_argv(plan, host, words)), f"host {host}", plan.environ)
+    done = questions.ask(command(*remote_argv(plan, host, words)), f"host {host}")
     return _parse(done, f"host {host}")[0]
 
 
@@ -53,7 +60,7 @@ def _ask_step(plan: LaunchPlan, names: Sequence[str]) -> list[dict[str, Any]]:
     argv = ["srun", "--mpi=none", "--overlap", "--cpu-bind=none", f"--nodes={len(names)}"]
     argv += [f"--ntasks={len(names)}", "--ntasks-per-node=1", f"--nodelist={','.join(names)}"]
     argv += [plan.python, "-P", "-m", "hvdtrain.launch.host_report", *names[:_AT_ONCE]]
-    told = _parse(_run(command(*argv), "srun", plan.environ), "srun")
+    told = _parse(_Questions(plan.environ).ask(command(*argv), "srun"), "srun")
     by_host = {machine_key(one["host"].partition(".")[0]): one for one in told}
     found = [by_host.get(machine_key(name.partition(".")[0])) for name in names]
     if None in found:
@@ -61,13 +68,61 @@ def _ask_step(plan: LaunchPlan, names: Sequence[str]) -> list[dict[str, Any]]:
     return [one for one in found if one is not None]
 
 
-def _run(cmd: Command, who: str, environ: Mapping[str, str]) -> Completed:
-    try:
-        return run(cmd, timeout_s=_TIMEOUT_S, base_env=environ)
-    except TimeoutError:
-        raise LaunchError(f"{who} does not answer within {_TIMEOUT_S:g} s") from None
-    except FileNotFoundError:
-        raise LaunchError(f"{who} cannot be asked: {cmd.argv[0]} is not installed") from None
+class _Questions:
+    """Commands that run at the same time, each in a thread, and can be ended together."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._lock = Lock()
+        self._running: set[int] = set()
+        self._is_over = False
+
+    def ask(self, cmd: Command, who: str) -> Completed:
+        """Runs a command to its end, at most ``_TIMEOUT_S``.
+
+        Raises:
+            LaunchError: It did not end in time, is not installed, or ``end`` was called.
+        """
+        process = self._start(cmd, who)
+        is_late = Event()
+
+        def cut() -> None:
+            is_late.set()
+            end_group(process.pid, grace_s=0.0)
+
+        timer = Timer(_TIMEOUT_S, cut)
+        timer.start()
+        try:
+            out, err = process.communicate()
+        except BaseException:
+            end_group(process.pid)
+            process.wait()
+            raise
+        finally:
+            timer.cancel()
+            with self._lock:
+                self._running.discard(process.pid)
+        if is_late.is_set():
+            raise LaunchError(f"{who} does not answer within {_TIMEOUT_S:g} s")
+        return Completed(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    def end(self) -> None:
+        """Kills what still runs, and lets nothing more start."""
+        with self._lock:
+            self._is_over = True
+            for pid in self._running:
+                end_group(pid, grace_s=0.0)
+
+    def _start(self, cmd: Command, who: str) -> Process:
+        with self._lock:
+            if self._is_over:
+                raise LaunchError(f"{who} was not asked")
+            try:
+                process = spawn(cmd, base_env=self._environ)
+            except FileNotFoundError:
+                raise LaunchError(f"{who} cannot be asked: {cmd.argv[0]} is not installed") from None
+            self._running.add(process.pid)
+            return process
 
 
 def _parse(done: Completed, who: str) -> list[dict[str, Any]]:

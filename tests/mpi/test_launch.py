@@ -179,7 +179,7 @@ def test_ranks_that_ignore_sigterm(job, launcher):
         RANK + "signal.signal(15, signal.SIG_IGN)\nif r == 0: time.sleep(0.5); sys.exit(3)\ntime.sleep(120)"
     )
     outcome, _, _ = job(launcher, 2, code)
-    assert (outcome.exit_code, outcome.first_failure.rank) == (1, 0)
+    assert (outcome.exit_code, outcome.first_failure.rank) == (3, 0)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -195,8 +195,9 @@ def test_processes_that_the_ranks_started_end_too(job, launcher):
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_program_that_does_not_exist(launcher, token):
-    outcome = launch_job(make_plan(2, "/no/such/program", token), print, print, launcher=launcher)
-    assert outcome.exit_code == 1
+    lines = []
+    outcome = launch_job(make_plan(2, "/no/such/program", token), lines.append, print, launcher=launcher)
+    assert (outcome.exit_code, lines) == (2, [])  # what the ranks say is told once, with the verdict
     first, detail = failure_text(outcome).splitlines()
     assert first.endswith("exit code 127 (the program was not found)")
     assert detail == "hvdtrain: cannot start '/no/such/program': No such file or directory"

@@ -3,8 +3,10 @@
 After an uncaught exception Python calls MPI_Finalize, which waits for ranks that will never come. From
 outside, the traceback looks like one that the program caught, printed and survived. Python itself imports
 this file at start (see the site module), from a folder that the agent puts first on PYTHONPATH; it uses
-no other module of hvdtrain.
+no other module of hvdtrain. The program's Python need not be hvdtrain's own: it may be as old as 3.7.
 """
+
+from __future__ import annotations
 
 import os
 import sys
@@ -18,7 +20,8 @@ def _hide() -> None:
     """Leaves import path and environment as the user made them, and runs the user's own sitecustomize."""
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != _OWN]
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if kept := [path for path in paths if path != _OWN]:
+    kept = [path for path in paths if path != _OWN]
+    if kept:
         os.environ["PYTHONPATH"] = os.pathsep.join(kept)
     else:
         os.environ.pop("PYTHONPATH", None)

@@ -199,7 +199,7 @@ def test_hydra(case, argv, env):
 
 
 SLURM = SlurmFacts(("a", "b", "c"), ("cray_shasta", "none", "pmi2", "pmix", "pmix_v4"))
-SRUN = ("--cpu-bind=none", "--kill-on-bad-exit=1")
+SRUN = ("--cpu-bind=none", "--kill-on-bad-exit=1", "--wait=0")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ SRUN = ("--cpu-bind=none", "--kill-on-bad-exit=1")
     [
         (
             named_hosts(2, 2, slurm=SLURM),
-            ("--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--nodelist=a,b"),
+            ("--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--distribution=block", "--nodelist=a,b"),
             (),
         ),
         (
@@ -281,9 +281,53 @@ def test_horovodrun():
     assert command.unset == ("HF_TOKEN", "OTHER")
 
 
+@pytest.mark.parametrize(
+    ("environ", "is_in_step"),
+    [({}, False), ({"SLURM_STEP_ID": "0"}, True), ({"SLURM_STEP_ID": "4294967290"}, False)],
+)
+def test_srun_inside_a_step_shares_its_cores(environ, is_in_step):
+    command = Srun().command(named_hosts(1, 1, slurm=SLURM, environ=environ))
+    assert ("--overlap" in command.argv) == is_in_step
+
+
+def test_a_prefix_that_a_remote_shell_takes_apart_is_refused():
+    for launcher in (Mpirun(), Horovodrun()):
+        for prefix in ("/my venv", "/a$(id)", "/a;b"):
+            mpi = replace(V5, path="/venv/bin/mpirun", prefix=prefix)
+            case = named_hosts(1, 1, mpi=mpi, has_horovodrun=True)
+            assert repr(prefix) in launcher.refusal(case)
+            assert launcher.refusal(replace(case, placement=place(local_cluster(2)))) == ""
+
+
+def test_launches_around_are_forgotten():
+    marks = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "HOROVOD_RANK")
+    marks += ("HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_SIZE", "TORCHELASTIC_RUN_ID")
+    others = ("HOROVOD_CYCLE_TIME", "OMPI_MCA_btl", "PATH")
+    environ = dict.fromkeys((*marks, *others, "HVDTRAIN_LOCAL_LAUNCH"), "1")
+    assert Local().command(plan(environ=environ)).unset == tuple(sorted(marks))
+    for mpi in (V4, MPICH):
+        command = Mpirun().command(two_hosts(mpi=mpi, environ=environ))
+        assert command.unset == ("HVDTRAIN_LOCAL_LAUNCH", "TORCHELASTIC_RUN_ID")
+    assert not {*marks, "HVDTRAIN_LOCAL_LAUNCH"} & set(forwarded_names(plan(environ=environ)))
+    assert set(others) <= set(forwarded_names(plan(environ=environ)))
+
+
+def test_one_other_host_is_no_local_launch():
+    case = named_hosts(2, mpi=V4, environ={"NCCL_DEBUG": "INFO"}, ssh=Ssh(2222))
+    names = ("HVDTRAIN_RANKS_PER_HOST", "NCCL_DEBUG", "OMP_NUM_THREADS", "PYTHONUNBUFFERED")
+    assert Mpirun().command(case).argv == (
+        *(V4.path, "-np", "2", "-H", "a:2", *UNBOUND, *YIELD, *KEEPALIVE, "--mca", "plm_rsh_args", "-p 2222"),
+        *(word for name in names for word in ("-x", name)),
+        *BEATING,
+    )
+    hydra = Mpirun().command(replace(case, mpi=MPICH)).argv
+    assert ("-genvlist", ",".join(names)) == hydra[hydra.index("-genvlist") :][:2]
+    assert "-p 2222" in hydra
+
+
 def test_hydra_reads_no_ipv6():
     assert "give the hosts' names" in Mpirun().refusal(two_hosts(mpi=MPICH))
-    assert Mpirun().refusal(two_hosts()) == ""
+    assert Mpirun().refusal(two_hosts(mpi=V4)) == ""
 
 
 def test_threads_are_the_cores_of_a_rank():
@@ -371,9 +415,10 @@ def test_choice_of_launcher():
     assert choose_launcher(plan()).name == "mpirun"
     assert choose_launcher(plan(mpi=None)).name == "local"
     assert choose_launcher(plan(), "local").name == "local"
-    assert choose_launcher(named_hosts(2, 2)).name == "mpirun"
+    assert choose_launcher(named_hosts(2, 2, mpi=V4)).name == "mpirun"
     assert choose_launcher(named_hosts(2, 2, slurm=SLURM)).name == "srun"
-    assert choose_launcher(named_hosts(2, 2, slurm=replace(SLURM, mpi_types=("pmi2",)))).name == "mpirun"
+    without = replace(SLURM, mpi_types=("pmi2",))
+    assert choose_launcher(named_hosts(2, 2, slurm=without, mpi=V4)).name == "mpirun"
     assert choose_launcher(named_hosts(2, 2, slurm=SLURM, mpi=INTEL)).name == "mpirun"
     with pytest.raises(InputError, match="no launcher 'mpi'; legal: auto, mpirun, horovodrun, srun, local"):
         choose_launcher(plan(), "mpi")

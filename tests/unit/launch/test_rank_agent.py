@@ -114,6 +114,20 @@ def test_lines_log_and_tail(start, tmp_path):
     assert sorted(logged) == sorted(agent.lines() + agent.lines("stderr"))
 
 
+def test_progress_is_shown_before_its_line_ends(start):
+    """A bar as tqdm draws it; its last state is not followed by an empty line."""
+    code = (
+        "import sys, time\nfor n in range(3): sys.stderr.write(f'\\r{n}/3'); sys.stderr.flush()\n"
+        "time.sleep(2.5)\nsys.stderr.write('\\n'); print('on'); time.sleep(60)"
+    )
+    agent = start(*python(code))
+    agent.read(until=lambda content: content.get("stderr") == "2/3")
+    assert agent.lines() == []
+    agent.read(until=lambda content: content.get("stdout") == "on")
+    agent.process.terminate()
+    assert agent.read().lines("stderr") == ["2/3"]
+
+
 def test_successful_rank_sends_no_tail(start):
     assert "tail" not in start("sh", "-c", "echo warning >&2").read().end
 
@@ -145,6 +159,7 @@ def test_program_that_cannot_be_started(start, tmp_path, mode, code):
     agent = start(str(program)).read()
     assert agent.end["code"] == agent.process.returncode == code
     assert f"cannot start '{program}'" in agent.end["tail"][-1]
+    assert agent.lines("stderr") == []  # told with the verdict, of one rank
 
 
 def test_log_that_cannot_be_written(start, tmp_path):
@@ -199,6 +214,33 @@ def test_grandchildren_do_not_outlive_the_child(start):
     agent = start("sh", "-c", "sleep 61 & echo $!").read()
     assert agent.end["code"] == 0
     await_end(int(agent.lines()[0]))
+
+
+LEAVES = "setsid sh -c 'sleep 62 & echo $$ $!; wait' & sleep 0.3; exit {code}"
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_processes_in_sessions_of_their_own_do_not_outlive_the_child(start, code):
+    agent = start("sh", "-c", LEAVES.format(code=code)).read()
+    assert agent.end["code"] == code
+    pids = agent.lines()[0].split()
+    assert len(pids) == 2
+    assert not any(map(psutil.pid_exists, map(int, pids)))
+
+
+def test_processes_in_sessions_of_their_own_end_on_request_too(start):
+    agent = start("sh", "-c", "trap 'exit 75' TERM; " + LEAVES.replace("0.3", "60 & wait").format(code=0))
+    agent.read(until=lambda content: "stdout" in content)
+    agent.process.terminate()
+    agent.read()
+    assert (agent.end["code"], agent.end["asked"]) == (75, True)
+    assert not any(map(psutil.pid_exists, map(int, agent.lines()[0].split())))
+
+
+def test_adopted_processes_are_no_zombies_while_the_rank_runs(start):
+    agent = start("sh", "-c", "sh -c 'sleep 0.3 & echo $!'; sleep 1; echo on; sleep 60")
+    agent.read(until=lambda content: content.get("stdout") == "on")
+    assert not psutil.pid_exists(int(agent.lines()[0]))
 
 
 def test_supervisor_that_is_gone(start):

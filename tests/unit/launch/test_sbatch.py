@@ -50,7 +50,7 @@ exec '/my venv/bin/python' -P -m hvdtrain.cli.main run --launcher=mpirun '--pref
   -- python 'my train.py'
 """
     )
-    assert sbatch_command(job, Path("/tmp/x.sh")).argv == ("sbatch", "--parsable", "/tmp/x.sh")
+    assert sbatch_command(job, Path("/tmp/x.sh"), {}).argv == ("sbatch", "--parsable", "/tmp/x.sh")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_directives(value, directive):
 def test_what_a_line_cannot_hold_goes_to_sbatch_itself(value):
     job = BatchJob(value, (), ("true",))
     assert not [line for line in script_of(job) if line.startswith(("#SBATCH", "touch"))]
-    assert sbatch_command(job, Path("x")).argv == ("sbatch", "--parsable", f"--job-name={value}", "x")
+    assert sbatch_command(job, Path("x"), {}).argv == ("sbatch", "--parsable", f"--job-name={value}", "x")
 
 
 def test_the_shell_takes_the_command_apart_as_it_was(tmp_path):
@@ -161,3 +161,17 @@ def test_samples_are_shell(name):
     path = ROOT / "slurm" / f"{name}.sh"
     subprocess.run(["bash", "-n", str(path)], check=True)
     assert path.read_text().startswith("#!/bin/bash\n# ")
+
+
+def test_the_job_around_is_not_told_to_the_new_one():
+    environ = dict.fromkeys(
+        ("SLURM_CONF", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_MINE", "SLURMD_X", "PATH"), "1"
+    )
+    job = BatchJob("x", (), ("true",), exported=("SLURM_CONF", "SLURM_MINE"))
+    assert sbatch_command(job, Path("x"), environ).unset == ("SLURM_JOB_ID", "SLURM_NTASKS")
+
+
+def test_export_is_not_silently_replaced():
+    job = BatchJob("x", (), ("true",), options={"export": "ALL"}, exported=("PATH",))
+    with pytest.raises(InputError, match="--sbatch: export=ALL; name variables with --env"):
+        render(job, PYTHON)

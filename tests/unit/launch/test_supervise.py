@@ -3,12 +3,10 @@
 import os
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
-from hvdtrain.launch.paragraphs import worth_telling
-from hvdtrain.launch.supervise import JobOutcome, Line, RankEnd, Terms, failure_text, supervise, tagged
+from hvdtrain.launch.supervise import JobOutcome, Line, Terms, failure_text, supervise
 from hvdtrain.process import Command
 
 PROLOGUE = """
@@ -58,7 +56,10 @@ def test_success_of_the_launcher_alone_is_none(job):
 
 @pytest.mark.parametrize(
     ("code", "exit_code"),
-    [(1, 1), (7, 1), (127, 1), (2, 2), (3, 1), (4, 4), (75, 75), (-9, 137), (-11, 139), (-15, 143)],
+    [
+        *((1, 1), (7, 1), (126, 1), (127, 2), (2, 2), (3, 3), (4, 4), (75, 75), (128, 1), (255, 1)),
+        *((-9, 137), (-11, 139), (-15, 143), (137, 137), (143, 143)),
+    ],
 )
 def test_exit_codes(job, code, exit_code):
     outcome, _, _ = job(f"end(0, {code}); sys.exit(1)")
@@ -194,6 +195,16 @@ def test_ranks_that_cannot_be_end_the_job(job, script, text):
     assert failure_text(outcome).startswith(text)
 
 
+def test_ranks_that_are_not_where_they_were_planned_end_the_job():
+    cmd = Command(
+        (sys.executable, "-c", PROLOGUE + START + "start(0); start(1); time.sleep(300)"),
+        {"HVDTRAIN_RANKS_PER_HOST": "1(x2)"},
+    )
+    outcome = supervise(cmd, size=2, on_line=print, on_event=print)
+    assert outcome.exit_code == 2
+    assert failure_text(outcome).startswith("ranks 0 and 1 belong on two hosts, but both run on h;")
+
+
 def test_two_hosts_may_have_gpus_at_one_address(job):
     starts = f"start(0, device='{BUS}'); start(1, device='{BUS}', host='i'); "
     outcome, _, _ = job(START + starts + "end(0, 0); end(1, 0)")
@@ -210,6 +221,87 @@ def test_time_limit_asks_softly(job):
     assert failure_text(outcome) == "the job did not end within its time limit of 1 s"
 
 
+def test_launcher_that_waits_is_heard(capfd):
+    """As srun with "step creation temporarily disabled, retrying", which else hangs without a reason."""
+    script = (
+        "print('retrying', flush=True); time.sleep(2.5)\n"
+        "start(0, size=1); say(0, {'stdout': 'on'}); print('a warning', flush=True); end(0, 0)"
+    )
+    told = []
+    outcome = supervise(
+        Command((sys.executable, "-c", PROLOGUE + START + script)),
+        size=1,
+        on_line=lambda _: told.append(capfd.readouterr().err),
+        on_event=print,
+    )
+    assert outcome.exit_code == 0
+    assert (told, capfd.readouterr().err) == (["retrying\n"], "a warning\n")
+
+
+def test_what_the_launcher_says_of_a_failure_is_left_to_the_verdict(job, capfd):
+    outcome, _, _ = job("print('no slots'); sys.exit(1)")
+    assert capfd.readouterr().err == ""
+    assert outcome.launcher_lines == ("no slots",)
+
+
+@pytest.mark.parametrize("scancel", [None, "echo no permission >&2; exit 1", "exit 3"])
+def test_step_that_scancel_cannot_reach_gets_sigterm(job, capfd, tmp_path, monkeypatch, scancel):
+    if scancel:
+        (tmp_path / "scancel").write_text(f"#!/bin/sh\n{scancel}\n")
+        (tmp_path / "scancel").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    script = (
+        "import signal\ndef stop(n, _):\n end(0, -15, asked=True)\n sys.exit(1)\n"
+        "signal.signal(15, stop)\n"
+        "say(0, {'start': {'host': 'h', 'size': 1, 'device': '', 'step': '7.0'}})\n"
+        "while True: time.sleep(0.05)"
+    )
+    outcome, _, _ = job(script, size=1, terms=Terms(signal.SIGUSR2, timeout_s=1.0))
+    assert (outcome.exit_code, 0 in outcome.done, outcome.launcher_code) == (4, False, 1)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("hvdtrain: scancel: ")
+    assert line.endswith("; srun is asked, which kills the ranks")
+
+
+TRAPPED = """
+import signal
+def stop(n, _):
+    end(0, CODE, asked=True); end(1, 0, asked=True); sys.exit(0)
+signal.signal(15, stop)
+say(0, {'stdout': 'ready'})
+while True: time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(0, 4), (75, 75)])
+def test_time_limit_is_no_success_though_the_ranks_say_so(job, code, exit_code):
+    outcome, _, _ = job(TRAPPED.replace("CODE", str(code)), terms=Terms(timeout_s=1.0))
+    assert outcome.exit_code == exit_code
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_job_is_no_success_though_the_ranks_say_so(number):
+    outcome = supervise(
+        Command((sys.executable, "-c", PROLOGUE + TRAPPED.replace("CODE", "0"))),
+        size=2,
+        on_line=lambda _: os.kill(os.getpid(), number),
+        on_event=print,
+    )
+    assert outcome.exit_code == 128 + number
+    assert failure_text(outcome) == f"the job was ended by {number.name}"
+
+
+def test_rank_that_fails_after_the_time_limit_is_no_cause(job):
+    """Its peers were asked to end a moment before, and so its connection broke."""
+    outcome, _, _ = job(TRAPPED.replace("CODE, asked=True", "1"), terms=Terms(timeout_s=1.0))
+    assert (outcome.exit_code, outcome.first_failure) == (4, None)
+
+
+def test_launcher_that_lingers_past_the_time_limit_after_a_success(job):
+    outcome, _, _ = job("end(0, 0); end(1, 0); time.sleep(2)", terms=Terms(timeout_s=1.0))
+    assert (outcome.exit_code, outcome.reason) == (0, "")
+
+
 def test_host_that_falls_silent(job, monkeypatch):
     monkeypatch.setattr("hvdtrain.launch.roster.SILENCE_S", 3.0)
     script = "start(0); start(1, host='i')\nwhile True: say(0, {'beat': 1}); time.sleep(0.2)"
@@ -217,65 +309,3 @@ def test_host_that_falls_silent(job, monkeypatch):
     assert outcome.exit_code == 1
     assert failure_text(outcome).startswith("host i has not been heard of for ")
     assert lines == []
-
-
-TRACEBACK = ("Traceback (most recent call last):", '  File "x.py", line 1, in <module>', "RuntimeError: no")
-CHAINED = (
-    "Traceback (most recent call last):",
-    "KeyError: 'a'",
-    "",
-    "During handling of the above exception, another exception occurred:",
-    "",
-    *TRACEBACK,
-)
-
-
-def failed(code, tail=(), rank=2):
-    return JobOutcome(1, 4, RankEnd(rank, "h1", code, 0.0, False, tuple(tail)))
-
-
-@pytest.mark.parametrize(
-    ("outcome", "text"),
-    [
-        (failed(7), ["rank 2 on host h1 failed: exit code 7"]),
-        (failed(-9), ["rank 2 on host h1 failed: killed by signal 9 (probably out of memory)"]),
-        (failed(4), ["rank 2 on host h1 failed: exit code 4 (stalled)"]),
-        (failed(1, ["W: old", *TRACEBACK]), ["rank 2 on host h1 failed: exit code 1", *TRACEBACK]),
-        (
-            failed(1, [*TRACEBACK, "W: went on", *CHAINED, "W: shutdown"]),
-            ["rank 2 on host h1 failed: exit code 1", *CHAINED, "W: shutdown"],
-        ),
-        (
-            failed(3, map(str, range(50))),
-            ["rank 2 on host h1 failed: exit code 3", *map(str, range(30, 50))],
-        ),
-    ],
-)
-def test_failure_text(outcome, text):
-    assert failure_text(outcome, Path("/runs/a/logs")).splitlines() == [*text, "log: /runs/a/logs/rank-2.log"]
-    assert failure_text(outcome).splitlines() == text
-
-
-def test_tags():
-    assert tagged(Line(3, "stdout", "x"), size=4) == "[3] x"
-    assert tagged(Line(0, "stdout", "x"), size=1) == "x"
-
-
-RULE = "-" * 74
-NON_ZERO = [
-    RULE,
-    "prterun detected that one or more processes exited with non-zero status,",
-    "thus causing the job to be terminated. The first process to do so was:",
-    "",
-    "   Process name: [prterun-vm-1@1,1]",
-    "   Exit code:    7",
-    RULE,
-]
-
-
-def test_paragraphs_that_say_no_more_than_the_agents():
-    assert worth_telling(NON_ZERO) == ()
-    v4 = "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 (Killed)."
-    assert worth_telling([RULE, v4, RULE]) == ()
-    unknown = ["ssh: connect to host b port 22: No route to host", RULE, "ORTE was unable to start.", RULE]
-    assert worth_telling([*unknown, *NON_ZERO]) == (unknown[0], unknown[2])

@@ -1,0 +1,74 @@
+"""What is told of a job that ended."""
+
+from pathlib import Path
+
+import pytest
+
+from hvdtrain.launch.outcome import JobOutcome, Line, RankEnd, failure_text, tagged
+from hvdtrain.launch.paragraphs import worth_telling
+
+TRACEBACK = ("Traceback (most recent call last):", '  File "x.py", line 1, in <module>', "RuntimeError: no")
+CHAINED = (
+    "Traceback (most recent call last):",
+    "KeyError: 'a'",
+    "",
+    "During handling of the above exception, another exception occurred:",
+    "",
+    *TRACEBACK,
+)
+
+
+def failed(code, tail=(), rank=2):
+    return JobOutcome(1, 4, RankEnd(rank, "h1", code, 0.0, False, tuple(tail)))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text"),
+    [
+        (failed(7), ["rank 2 on host h1 failed: exit code 7"]),
+        (failed(-9), ["rank 2 on host h1 failed: killed by signal 9 (probably out of memory)"]),
+        (
+            failed(137),
+            ["rank 2 on host h1 failed: exit code 137, killed by signal 9 (probably out of memory)"],
+        ),
+        (failed(127), ["rank 2 on host h1 failed: exit code 127 (the program was not found)"]),
+        (failed(4), ["rank 2 on host h1 failed: exit code 4 (stalled)"]),
+        (failed(1, ["W: old", *TRACEBACK]), ["rank 2 on host h1 failed: exit code 1", *TRACEBACK]),
+        (
+            failed(1, [*TRACEBACK, "W: went on", *CHAINED, "W: shutdown"]),
+            ["rank 2 on host h1 failed: exit code 1", *CHAINED, "W: shutdown"],
+        ),
+        (
+            failed(3, map(str, range(50))),
+            ["rank 2 on host h1 failed: exit code 3", *map(str, range(30, 50))],
+        ),
+    ],
+)
+def test_failure_text(outcome, text):
+    assert failure_text(outcome, Path("/runs/a/logs")).splitlines() == [*text, "log: /runs/a/logs/rank-2.log"]
+    assert failure_text(outcome).splitlines() == text
+
+
+def test_tags():
+    assert tagged(Line(3, "stdout", "x"), size=4) == "[3] x"
+    assert tagged(Line(0, "stdout", "x"), size=1) == "x"
+
+
+RULE = "-" * 74
+NON_ZERO = [
+    RULE,
+    "prterun detected that one or more processes exited with non-zero status,",
+    "thus causing the job to be terminated. The first process to do so was:",
+    "",
+    "   Process name: [prterun-vm-1@1,1]",
+    "   Exit code:    7",
+    RULE,
+]
+
+
+def test_paragraphs_that_say_no_more_than_the_agents():
+    assert worth_telling(NON_ZERO) == ()
+    v4 = "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 (Killed)."
+    assert worth_telling([RULE, v4, RULE]) == ()
+    unknown = ["ssh: connect to host b port 22: No route to host", RULE, "ORTE was unable to start.", RULE]
+    assert worth_telling([*unknown, *NON_ZERO]) == (unknown[0], unknown[2])
