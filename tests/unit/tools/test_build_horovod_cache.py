@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -140,30 +141,38 @@ def test_the_root_is_the_variables_or_the_users(tmp_path):
     assert cache_root({"HVDTRAIN_CACHE": ""}).parts[-2:] == (".cache", "hvdtrain")
 
 
-@pytest.fixture
+@contextmanager
 def full_disk():
-    """Every file that this process writes ends after 1,000 bytes."""
+    """Every file that this process writes ends after 1,000 bytes.
+
+    Around the one call only: pytest itself may write its report to a file.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_copy_that_does_not_fit_leaves_nothing(tmp_path, full_disk):
+def test_a_copy_that_does_not_fit_leaves_nothing(tmp_path):
     source, folder = tmp_path / "source", tmp_path / "target"
     folder.mkdir()
     with source.open("wb") as file:
         os.truncate(file.fileno(), 1000)
-        copy_whole(source, folder / "whole")
-    assert [path.name for path in folder.iterdir()] == ["whole"]
     large = Path(sys.executable).resolve()
-    with pytest.raises(OSError, match="File too large"):
-        copy_whole(large, folder / "whole")
-    assert [path.stat().st_size for path in folder.iterdir()] == [1000]
+    with full_disk():
+        copy_whole(source, folder / "whole")
+        with pytest.raises(OSError, match="File too large"):
+            copy_whole(large, folder / "whole")
+    assert [(path.name, path.stat().st_size) for path in folder.iterdir()] == [("whole", 1000)]
 
 
-def test_a_wheel_that_does_not_fit_is_an_input_error(tmp_path, full_disk):
-    with pytest.raises(InputError, match=r"--wheel-dir .*: cannot put the wheel there: .*File too large"):
+def test_a_wheel_that_does_not_fit_is_an_input_error(tmp_path):
+    with (
+        full_disk(),
+        pytest.raises(InputError, match=r"--wheel-dir .*: cannot put the wheel there: .*File too large"),
+    ):
         copy_into(Path(sys.executable).resolve(), tmp_path / "wheels")
     assert list((tmp_path / "wheels").iterdir()) == []
 
