@@ -23,7 +23,7 @@ class LineView:
     def __call__(self, event: dict[str, Any]) -> None:
         """Shows one event."""
         kind = event.get("event")
-        self.started |= kind == "start"
+        self.started |= kind in ("step", "epoch")
         if kind == "result":
             self.result = event["result"]
         elif kind == "step":

@@ -97,17 +97,19 @@ def _join(job: Job, path: Path | None, world: World, **options: Any) -> int:
 def _launch(job: Job, path: Path | None, notice: str, **options: Any) -> int:
     """Starts the ranks on this machine and stays with them."""
     from hvdtrain.cli.progress_view import open_view
-    from hvdtrain.train.rundir import create_run_directory
+    from hvdtrain.train.rundir import RunDirectory, create_run_directory
 
     size = options["num_ranks"] or 1
     plan = _plan(size, options["slots"])
-    notes = _check(job, path, size)
+    _check(job, path, size)
     if options["dry_run"]:
-        return _show_plan(_with_job(plan, job, path, None), options["launcher"], options["as_json"])
+        # As the real run: the first free name may be another one by then.
+        planned = RunDirectory(options["run_dir"] or job.output.dir / job.name)
+        return _show_plan(_with_job(plan, job, path, planned), options["launcher"], options["as_json"])
     run = create_run_directory(job, options["run_dir"], overwrite=options["overwrite"])
     view = open_view(job.output.log_every_s)
-    for note in filter(None, (notice, *notes)):
-        view({"event": "note", "text": note})
+    if notice:
+        view({"event": "note", "text": notice})
     try:
         outcome = _supervised(_with_job(plan, job, path, run), run, options["launcher"], view)
     except InputError:
@@ -121,8 +123,8 @@ def _launch(job: Job, path: Path | None, notice: str, **options: Any) -> int:
     return int(ExitCode.DONE)
 
 
-def _check(job: Job, path: Path | None, size: int) -> tuple[str, ...]:
-    """Refuses, before anything is made or started, what can be seen to be wrong; returns notes."""
+def _check(job: Job, path: Path | None, size: int) -> None:
+    """Refuses, before anything is made or started, what can be seen to be wrong."""
     from hvdtrain.backends.choose import choose_backend
     from hvdtrain.data.validate import validate_source
     from hvdtrain.train.preflight import check_batch
@@ -130,7 +132,7 @@ def _check(job: Job, path: Path | None, size: int) -> tuple[str, ...]:
     check_batch(job, size)
     choose_backend(job.backend, size)
     sys.path += _import_path(path)
-    return validate_source(job.data)
+    validate_source(job.data)
 
 
 def _import_path(path: Path | None) -> list[str]:

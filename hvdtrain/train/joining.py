@@ -46,7 +46,7 @@ class _Joined:
 
     def show(self, event: dict[str, Any]) -> None:
         """Hands an event on."""
-        self.started |= event.get("event") == "start"
+        self.started |= event.get("event") in ("step", "epoch")
         self.emit(event)
 
     def record(self, error: BaseException) -> None:

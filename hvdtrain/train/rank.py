@@ -61,6 +61,13 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
     try:
         outcome = trainer.fit()
         result = _result(outcome, backend, run)
+        if run and result["loss"] is None:
+            emit(
+                {
+                    "event": "note",
+                    "text": "the training diverged: its loss is no finite number (null in JSON)",
+                }
+            )
         if run:
             save_checkpoint(run.checkpoints, outcome.steps, trainer.state())
             trainer.finish(result)

@@ -5,6 +5,7 @@ Imports no torch: the launcher makes the directory before any rank starts.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -30,10 +31,12 @@ class RunDirectory:
     Attributes:
         path: The directory.
         made: The directories that were made for it, innermost first; ``discard`` removes them.
+        lock: Descriptor that marks the directory as in use while this process lives.
     """
 
     path: Path
     made: list[Path] = field(default_factory=list)
+    lock: int | None = None
 
     @property
     def logs(self) -> Path:
@@ -108,9 +111,9 @@ def _claim(job: Job, asked: Path | None, overwrite: bool) -> RunDirectory:
             where=str(asked),
             do="choose another --run-dir, or pass --overwrite to lose that run",
         )
+    run.lock = _lock(asked)
     if held:
         run.discard()
-        _make(asked)
     try:
         # Of two runs that start at once in one directory, this lets one in.
         run.logs.mkdir()
@@ -119,6 +122,26 @@ def _claim(job: Job, asked: Path | None, overwrite: bool) -> RunDirectory:
     except OSError as error:
         raise _not_writable(asked, error) from None
     return run
+
+
+def _lock(path: Path) -> int | None:
+    """Marks a directory as in use until this process ends; None where its file system cannot.
+
+    Raises:
+        InputError: A run that is still going on holds it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(
+            "a run is going on in this directory", where=str(path), do="choose another --run-dir"
+        ) from None
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _next_free(job: Job) -> RunDirectory:
@@ -132,14 +155,15 @@ def _next_free(job: Job) -> RunDirectory:
             continue
         except OSError as error:
             raise _not_writable(path, error) from None
-        return RunDirectory(path, [path, *parents])
+        return RunDirectory(path, [path, *parents], _lock(path))
     raise InputError(f"{_MAX_RUNS} runs of {job.name!r} already", where=str(job.output.dir))
 
 
 def _make(path: Path) -> list[Path]:
     """Makes a directory with its parents; returns those that were missing, innermost first."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    missing: list[Path] = []
     try:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         _remove_empty(missing)

@@ -56,7 +56,7 @@ def test_lines_are_told_at_most_once_per_interval():
         "epoch 1/2  step 4  loss 1.5000  validation loss 0.5000  accuracy 0.7500",
     ]
     assert view.result == {"a": 1}
-    assert not view.started
+    assert view.started
     eager = LineView(0, stream)
     eager(STEP)
     assert "step 3/8" in stream.getvalue()

@@ -1,6 +1,7 @@
 """Who may write where."""
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def test_a_directory_that_holds_a_run_is_refused_and_kept(job, tmp_path):
 
 def test_overwrite_removes_the_run_and_nothing_else(job, tmp_path):
     run = create_run_directory(job, tmp_path / "mine")
+    os.close(run.lock)
     run.metrics.write_text("old\n")
     (run.path / "notes.txt").write_text("mine")
     create_run_directory(job, tmp_path / "mine", overwrite=True)
@@ -98,3 +100,19 @@ def test_a_failed_claim_leaves_no_parents(job, tmp_path):
     with pytest.raises(InputError):
         create_run_directory(job, tmp_path / "file" / "a" / "b")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_run_that_is_going_on_is_not_overwritten(job, tmp_path):
+    run = create_run_directory(job, tmp_path / "mine")
+    run.write_status("running")
+    with pytest.raises(InputError, match="a run is going on in this directory"):
+        create_run_directory(job, tmp_path / "mine", overwrite=True)
+    assert (run.path / "status.json").exists()
+    os.close(run.lock)
+    create_run_directory(job, tmp_path / "mine", overwrite=True)
+    assert not (run.path / "status.json").exists()
+
+
+def test_a_name_that_is_too_long_is_told(job, tmp_path):
+    with pytest.raises(InputError, match="cannot be written: File name too long"):
+        create_run_directory(job, tmp_path / ("x" * 300))
