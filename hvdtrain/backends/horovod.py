@@ -76,8 +76,9 @@ class HorovodBackend(Backend):
             compression=_COMPRESSION[compression],
             op=hvd.Average,
         )
-        # The distributed optimizer is a new object: what was in the old one's state is gone.
-        distributed.load_state_dict(optimizer.state_dict())
+        if optimizer.state:
+            # The distributed optimizer is a new object: what was in the old one's state is gone.
+            distributed.load_state_dict(optimizer.state_dict())
         self._agree_optimizer(distributed)
         return Replica(model, distributed, model, fills_gradients=self.size > 1)
 
