@@ -210,9 +210,11 @@ def main() -> None:
     """Measures and prints, or is one rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rank", nargs=2, metavar=("MODEL", "VARIANTS"), help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=20, help="steps of a block")
-    parser.add_argument("--repeats", type=int, default=3, help="separate launches of each; 0: none")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument(
+        "--steps", type=int, default=10, help="steps of a block: short, so that what disturbs hits all alike"
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="separate launches of each; 0: none")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.rank:

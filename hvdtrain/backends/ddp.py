@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -89,7 +91,36 @@ class DdpBackend(Backend):
             dist.broadcast(buffer, src=0)
 
     def close(self) -> None:
+        # The barrier carries no tensor of ours: what the engine's threads still hold is older.
+        dist.barrier()
+        _settle()
         dist.destroy_process_group()
+
+
+def _settle(patience_s: float = 2.0) -> None:
+    """Waits until gloo's threads, which outlive the process group, have nothing left to do.
+
+    One that still drops the tensors of the last collective asks for the interpreter's lock. Where
+    the interpreter ends meanwhile, Python 3.11 ends that thread by an exception that C++ does not
+    expect, and the process dies of SIGABRT after all its work was done.
+    """
+    quiet_samples = 0
+    deadline_s = time.monotonic() + patience_s
+    while quiet_samples < 2 and time.monotonic() < deadline_s:
+        time.sleep(0.001)  # gives up the lock: a thread that waits for it gets it now
+        quiet_samples = 0 if _gloo_is_busy() else quiet_samples + 1
+
+
+def _gloo_is_busy() -> bool:
+    """Whether a thread of gloo's runs or is ready to; see proc(5), ``/proc/PID/task/TID/stat``."""
+    for thread in Path("/proc/self/task").glob("*"):
+        try:
+            name, state = (thread / "stat").read_text().partition("(")[2].rsplit(") ", 1)
+        except OSError:  # it has ended
+            continue
+        if name.startswith("pt_gloo") and not state.startswith("S"):
+            return True
+    return False
 
 
 def rendezvous(world: World, env: Mapping[str, str]) -> str:

@@ -1,22 +1,17 @@
 """What a job file may hold: the model of a job and the kinds of its values."""
 
+from hvdtrain.config.data import DataConfig, DigitsData, FactoryData, FolderData, SyntheticData
 from hvdtrain.config.job import (
     SHORT_FORMS,
     BatchConfig,
-    Choice,
-    DataConfig,
-    DigitsData,
-    FactoryData,
-    FolderData,
+    GradientsConfig,
     Job,
     ModelConfig,
-    OptimizerConfig,
     OutputConfig,
-    ScheduleConfig,
-    Section,
-    SyntheticData,
     TuningConfig,
 )
+from hvdtrain.config.optimizer import OptimizerConfig, ScheduleConfig
+from hvdtrain.config.section import Choice, Section
 
 __all__ = [
     "SHORT_FORMS",
@@ -26,6 +21,7 @@ __all__ = [
     "DigitsData",
     "FactoryData",
     "FolderData",
+    "GradientsConfig",
     "Job",
     "ModelConfig",
     "OptimizerConfig",

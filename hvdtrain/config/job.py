@@ -9,54 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import Field, model_validator
 
+from hvdtrain.config.data import DataConfig
+from hvdtrain.config.optimizer import OptimizerConfig, ScheduleConfig
+from hvdtrain.config.section import Choice, Section
 from hvdtrain.config.values import (
     FACTORY_PATTERN,
     Arguments,
-    Channels,
     Count,
-    Factory,
     FilePath,
     Flag,
-    Fraction,
     Integer,
     Natural,
     NonNegative,
     OrText,
     Positive,
-    Share,
 )
 
 # A text in place of one of these sections is short for a section with this one key.
 SHORT_FORMS: Mapping[str, str] = {"model": "name", "data": "source"}
-
-
-class Section(BaseModel):
-    """Base of all parts of a job: frozen, and an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
-class Choice(Section):
-    """A section whose ``name`` decides which of its other keys are used; those that are not are errors."""
-
-    # Key -> the names that use it; a key that is not here is used by all of them.
-    _users: ClassVar[Mapping[str, frozenset[str]]] = {}
-
-    name: str
-
-    def unused(self) -> list[str]:
-        """The keys that are without effect."""
-        return sorted(key for key, names in self._users.items() if self.name not in names)
-
-    @model_validator(mode="after")
-    def _nothing_unused(self) -> Self:
-        if wrong := [key for key in self.unused() if key in self.model_fields_set]:
-            raise ValueError(f"{wrong[0]} is not used by {self.name}")
-        return self
 
 
 class ModelConfig(Section):
@@ -64,68 +38,6 @@ class ModelConfig(Section):
 
     name: Annotated[str, Field(min_length=1)]
     args: Arguments = Field(default_factory=dict, description="keyword arguments of the factory")
-
-
-class DigitsData(Section):
-    """scikit-learn's 1,797 images of 8x8 pixels, a fixed fifth of them held out."""
-
-    source: Literal["digits"]
-    workers: Natural = Field(0, description="loader processes per rank; 0 loads in the rank itself")
-
-
-class FolderData(Section):
-    """A folder with one sub-folder of images per class, below ``train`` and ``validation``.
-
-    Where ``path`` holds the class folders itself, a fixed fifth of each class is held out.
-    """
-
-    source: Literal["folder"]
-    path: FilePath
-    train: str = Field("train", description="sub-folder of the training images")
-    validation: str = Field("validation", description="sub-folder of the validation images")
-    image_size: Count = Field(224, description="side of the square that images are resized to, pixels")
-    channels: Channels = Field(3, description="3: RGB, 1: grey")
-    unreadable: Literal["skip", "refuse"] = Field("refuse", description="what an unreadable image leads to")
-    workers: Natural = 2
-
-
-class SyntheticData(Section):
-    """Images of noise around a pattern per class: for tests of speed, learnable on purpose."""
-
-    source: Literal["synthetic"]
-    shape: Annotated[tuple[Count, Count, Count], Field(description="channels, height, width")] = (3, 224, 224)
-    classes: Annotated[Integer, Field(ge=2)] = 1000
-    samples: Count = 1280
-    validation_samples: Count = 256
-    workers: Natural = 0
-
-
-class FactoryData(Section):
-    """A function of the user's that returns the training and validation datasets."""
-
-    source: Factory
-    args: Arguments = Field(default_factory=dict)
-    workers: Natural = 0
-
-
-def _data_kind(value: Any) -> str | None:
-    source = value.get("source") if isinstance(value, dict) else getattr(value, "source", None)
-    if source in ("digits", "folder", "synthetic"):
-        return str(source)
-    return "factory" if isinstance(source, str) and ":" in source else None
-
-
-DataConfig = Annotated[
-    Annotated[DigitsData, Tag("digits")]
-    | Annotated[FolderData, Tag("folder")]
-    | Annotated[SyntheticData, Tag("synthetic")]
-    | Annotated[FactoryData, Tag("factory")],
-    Discriminator(
-        _data_kind,
-        custom_error_type="data_source",
-        custom_error_message="data.source must be digits, folder, synthetic or package.module:factory",
-    ),
-]
 
 
 class BatchConfig(Section):
@@ -141,6 +53,9 @@ class BatchConfig(Section):
         "weight",
         description="the short last step: weighted by real counts, filled with copies, or dropped",
     )
+    accumulate: Count = Field(
+        1, description="passes that each rank's share of a step is cut into; one allreduce for all of them"
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> BatchConfig:
@@ -150,45 +65,27 @@ class BatchConfig(Section):
         return self
 
 
-class OptimizerConfig(Choice):
-    """The optimizer; ``lr`` is used as it stands, whatever the number of ranks."""
+class GradientsConfig(Section):
+    """What becomes of the gradients between the backward pass and the optimizer's step."""
 
-    _users = {
-        "momentum": frozenset({"sgd"}),
-        "nesterov": frozenset({"sgd"}),
-        "betas": frozenset({"adam", "adamw"}),
-    }
-
-    name: Literal["sgd", "adam", "adamw"] = "adam"
-    lr: Positive = 0.001
-    momentum: Fraction = Field(0.0, description="sgd only")
-    nesterov: Flag = Field(False, description="sgd only")
-    betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), description="adam and adamw only")
-    weight_decay: NonNegative = 0.0
+    reduce: Literal["mean", "adasum"] = Field(
+        "mean", description="mean over the samples of all ranks, or Horovod's Adasum of the ranks' means"
+    )
+    clip_norm: Positive | None = Field(
+        None, description="largest 2-norm of all gradients together, after the reduction"
+    )
+    clip_value: Positive | None = Field(
+        None, description="largest size of one gradient element, after the reduction"
+    )
+    on_nan: Literal["stop", "skip"] = Field(
+        "stop", description="a loss that is no finite number on any rank: end the run, or leave the step out"
+    )
 
     @model_validator(mode="after")
-    def _nesterov_has_momentum(self) -> Self:
-        if self.nesterov and self.momentum == 0:
-            raise ValueError("nesterov needs a momentum above 0")
+    def _one_clipping(self) -> GradientsConfig:
+        if self.clip_norm is not None and self.clip_value is not None:
+            raise ValueError("clip_norm and clip_value cannot be combined, choose one")
         return self
-
-
-class ScheduleConfig(Choice):
-    """The learning rate over time: a warm-up from 0, then the named curve down to ``final_fraction``."""
-
-    _users = {
-        "final_fraction": frozenset({"cosine", "polynomial"}),
-        "power": frozenset({"polynomial"}),
-        "step_epochs": frozenset({"step"}),
-        "step_factor": frozenset({"step"}),
-    }
-
-    name: Literal["constant", "cosine", "step", "polynomial"] = "constant"
-    warmup_epochs: NonNegative = 0.0
-    final_fraction: Fraction = Field(0.0, description="cosine, polynomial: last rate over peak rate")
-    power: Positive = Field(1.0, description="polynomial only")
-    step_epochs: Positive = Field(30.0, description="step: epochs between two drops")
-    step_factor: Share = Field(0.1, description="step: factor of each drop")
 
 
 class TuningConfig(Section):
@@ -200,7 +97,9 @@ class TuningConfig(Section):
     hierarchical: Flag | None = Field(None, description="reduce inside each node first")
     autotune: Flag = False
     timeline: FilePath | None = Field(None, description="file for Horovod's timeline of rank 0")
-    compression: Literal["none", "fp16"] = "none"
+    compression: Literal["none", "fp16", "bf16"] = Field(
+        "none", description="form in which gradients travel; Horovod cannot reduce bf16, ddp can"
+    )
 
 
 class OutputConfig(Section):
@@ -225,6 +124,11 @@ class Job(Section):
     steps: Count | None = Field(None, description="optimizer steps; ends inside an epoch if need be")
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    gradients: GradientsConfig = GradientsConfig()
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="of the forward pass (autocast); fp16 comes with a loss scaler"
+    )
+    sync_batchnorm: Flag = Field(False, description="batch norm over the batch of all ranks")
     backend: Literal["auto", "horovod", "ddp", "single"] = Field(
         "auto", description="auto: horovod where it is built, or else ddp on several ranks, single on one"
     )
