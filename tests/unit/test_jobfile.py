@@ -225,7 +225,7 @@ def test_two_overrides_of_a_pair_are_refused(written):
         (MINIMAL + "schedule: {name: step, final_fraction: 0.5}\n", ["final_fraction is not used by step"]),
         (MINIMAL + "optimizer: {name: sgd, betas: [0.9, 0.99]}\n", ["betas is not used by sgd"]),
         (MINIMAL + "optimizer: {name: sgd, nesterov: yes}\n", ["nesterov needs a momentum above 0"]),
-        (MINIMAL + "tuning: {compression: zstd}\n", ["tuning.compression", "'none' or 'fp16'", "bf16"]),
+        (MINIMAL + "tuning: {compression: zstd}\n", ["tuning.compression", "'none', 'fp16' or 'bf16'", "zstd"]),
         (MINIMAL + "backend: nccl\n", [":5: backend:", "'horovod'", "'nccl'"]),
         (MINIMAL + "seed: -1\n", [":5: seed:"]),
         (MINIMAL + "name: ../up\n", [":5: name:"]),
