@@ -100,13 +100,14 @@ class Contest:
         import torch
 
         from hvdtrain.train.observe import Length
+        from hvdtrain.train.step import Stepper, StepRules
         from hvdtrain.train.trainer import Parts, Trainer
 
         model, backend = build(name)[0], self.backends["horovod"]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
         parts = Parts(
             backend=backend,
-            replica=backend.distribute(model, optimizer),
+            stepper=Stepper(backend, backend.distribute(model, optimizer), StepRules()),
             train=None,  # type: ignore[arg-type]  # batches come from memory
             validation=None,  # type: ignore[arg-type]
             rate=_constant_rate,
@@ -114,6 +115,7 @@ class Contest:
             metrics_every_steps=25,
             sample=torch.zeros(shape),
             may_skip=False,
+            precision="fp32",
             observer=None,
         )
         trainer = Trainer(parts)

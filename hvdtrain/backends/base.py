@@ -7,34 +7,107 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from hvdtrain.errors import InputError
 from hvdtrain.topology.devices import device_index
 from hvdtrain.topology.environ import World
 
 
 @dataclass(frozen=True)
+class Reduction:
+    """How the gradients of one model cross ranks.
+
+    Attributes:
+        compression: ``none``, ``fp16`` or ``bf16``: the form in which they travel.
+        kind: ``mean`` over the ranks, or Horovod's ``adasum``.
+        some_unused: Whether a step may leave parameters without a gradient.
+        prefix: Put before the parameters' names, which must differ between two models that an
+            engine carries at once.
+    """
+
+    compression: str = "none"
+    kind: str = "mean"
+    some_unused: bool = False
+    prefix: str = ""
+
+
+PLAIN = Reduction()
+
+
 class Replica:
-    """A model and its optimizer as the engine wants them driven.
+    """A model and its optimizer as the engine wants them driven; this one is a process alone.
+
+    A step is one or more passes, each begun by ``begin_pass`` before its forward pass, then
+    ``finish``, then ``apply``, unless the step is left out. Every rank calls them in the same order.
 
     Attributes:
         model: What the forward pass of training calls.
-        optimizer: What ``step`` and ``zero_grad`` are called on.
+        optimizer: Whose settings and state are the optimizer's; ``zero_grad`` may be called on it.
         module: The model itself, for evaluation and saving.
         needs_backward: Whether every rank must run a backward pass in every step, also one
             that holds no samples of it.
-        fills_gradients: Whether the engine itself gives zeros to parameters that a step did not use.
+        has_gradients: Whether ``finish`` leaves reduced gradients, which may then be changed.
     """
 
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    module: nn.Module
-    needs_backward: bool = False
-    fills_gradients: bool = False
+    needs_backward = False
+    has_gradients = True
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
+        self.model, self.optimizer, self.module = model, optimizer, module
+        self.trained = [value for value in parameters_of(optimizer) if value.requires_grad]
+        self._sparse = sparse_parameters(module)
+
+    def begin_pass(self, is_first: bool, is_last: bool, num_passes: int) -> None:
+        """A forward and a backward pass begin.
+
+        Args:
+            is_first: The step begins with this pass.
+            is_last: Its gradients cross ranks during this pass; those of earlier ones stay here.
+            num_passes: Passes of the whole step, the same on all ranks.
+        """
+
+    def finish(self) -> None:
+        """Waits for the reduction: after it every gradient is the mean over the ranks.
+
+        A parameter that the step did not use has gradient zero, whatever the engine: Horovod reduces
+        zeros for it, so momentum and weight decay act. Elsewhere it would have no gradient at all and
+        stay as it is, and N ranks would not train like one.
+        """
+        self._fill_gradients()
+
+    def apply(self) -> None:
+        """The optimizer's own step, on gradients that ``finish`` left."""
+        self.optimizer.step()
+
+    def _fill_gradients(self) -> None:
+        for parameter in self.trained:
+            if parameter.grad is None:
+                parameter.grad = self._zero_gradient(parameter)
+
+    def _zero_gradient(self, parameter: torch.Tensor) -> torch.Tensor:
+        """No row at all for a sparse embedding, zeros elsewhere."""
+        if parameter not in self._sparse:
+            return torch.zeros_like(parameter)
+        rows = torch.zeros(1, 0, dtype=torch.int64, device=parameter.device)
+        values = torch.zeros(0, *parameter.shape[1:], dtype=parameter.dtype, device=parameter.device)
+        return torch.sparse_coo_tensor(rows, values, parameter.shape, check_invariants=False)
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """What an optimizer steps, in its order."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def sparse_parameters(module: nn.Module) -> set[torch.Tensor]:
+    """The weights whose gradients are sparse: of embeddings that were made with ``sparse=True``."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    return {part.weight for part in module.modules() if isinstance(part, kinds) and part.sparse}
 
 
 class Backend(ABC):
@@ -64,23 +137,19 @@ class Backend(ABC):
 
     @abstractmethod
     def distribute(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        *,
-        compression: str = "none",
-        some_unused: bool = False,
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, reduction: Reduction = PLAIN
     ) -> Replica:
         """Makes all replicas equal to rank 0's and averages gradients from now on.
 
-        Parameters, buffers and optimizer state come from rank 0. After a backward pass and
-        ``Replica.optimizer.step()``, each gradient was the mean over the ranks.
+        Parameters, buffers and optimizer state come from rank 0.
 
         Args:
             model: Already on ``device``.
             optimizer: Over the model's parameters.
-            compression: ``none`` or ``fp16``: the form in which gradients travel.
-            some_unused: Whether a step may leave parameters without a gradient.
+            reduction: How gradients cross ranks.
+
+        Raises:
+            InputError: The engine cannot carry it, or ranks hold different parameters.
         """
 
     @abstractmethod
@@ -91,6 +160,14 @@ class Backend(ABC):
             values: This rank's part; it is not changed.
             name: What is summed; every use of its own has a name of its own.
         """
+
+    def start_sum(self, values: torch.Tensor, name: str) -> Callable[[], torch.Tensor]:
+        """Begins what ``sum`` does; the call of what it returns waits for the result.
+
+        Other collectives may begin and end in between, in the same order on all ranks.
+        """
+        total = self.sum(values, name)
+        return lambda: total
 
     @abstractmethod
     def broadcast(self, value: Any) -> Any:
@@ -103,6 +180,40 @@ class Backend(ABC):
     @abstractmethod
     def agree_buffers(self, module: nn.Module) -> None:
         """Gives every rank rank 0's buffers (running statistics), in place."""
+
+    @staticmethod
+    def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Refuses an optimizer whose gradients the engine would not, or not rightly, reduce."""
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise InputError(
+                "LBFGS cannot train data-parallel: it evaluates the loss several times inside one step, "
+                "after the gradients were reduced",
+                do="use another optimizer, such as SGD, Adam or LAMB",
+            )
+        own = set(model.parameters())
+        if strange := sum(parameter not in own for parameter in parameters_of(optimizer)):
+            raise InputError(
+                f"{strange} of the optimizer's parameters are not the model's",
+                do="make the optimizer from the parameters of the model that you give with it",
+            )
+
+    def check_alike(self, model: nn.Module) -> None:
+        """Refuses ranks whose models differ in a parameter's name, shape, type or place in the order.
+
+        An optimizer's state is kept by that place; names alone do not bring it to the right parameter.
+        """
+        own = [
+            (name, tuple(value.shape), str(value.dtype).removeprefix("torch."), value.requires_grad)
+            for name, value in model.named_parameters()
+        ]
+        first = self.broadcast(own)
+        differing = self.gather(None if own == first else _first_difference(first, own))
+        for rank, difference in enumerate(differing):
+            if difference is not None:
+                raise InputError(
+                    f"the model of rank {rank} is not rank 0's: {difference}",
+                    do="build the same model in the same order on all ranks",
+                )
 
     def _agree_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Gives every rank rank 0's optimizer state and settings.
@@ -120,6 +231,22 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends the engine; no collective may follow."""
+
+
+_Described = tuple[str, tuple[int, ...], str, bool]
+
+
+def _first_difference(first: list[_Described], own: list[_Described]) -> str:
+    for there, here in zip(first, own, strict=False):
+        if there != here:
+            return f"it has {_words(here)} where rank 0 has {_words(there)}"
+    more, of_whom = (own, "only it has") if len(own) > len(first) else (first, "it lacks")
+    return f"{of_whom} {_words(more[min(len(own), len(first))])}"
+
+
+def _words(parameter: _Described) -> str:
+    name, shape, kind, is_trained = parameter
+    return f"parameter {name!r} of shape {shape}, {kind}{'' if is_trained else ', frozen'}"
 
 
 def choose_device(world: World) -> torch.device:

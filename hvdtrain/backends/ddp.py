@@ -6,10 +6,11 @@ over the ranks.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from inspect import signature
 from pathlib import Path
@@ -18,16 +19,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from hvdtrain.backends.base import Backend, Replica
+from hvdtrain.backends.base import PLAIN, Backend, Reduction, Replica, sparse_parameters
 from hvdtrain.errors import InputError
 from hvdtrain.topology.environ import World
 
 # PyTorch 2.13 gave the option that synchronises buffers in every forward pass a new name.
 _NAMES = signature(DistributedDataParallel).parameters
 _SYNC_BUFFERS = next(name for name in ("forward_sync_buffers", "broadcast_buffers") if name in _NAMES)
+_HOOKS = {"none": None, "fp16": fp16_compress_hook, "bf16": bf16_compress_hook}
 _TIMEOUT = timedelta(minutes=10)
 
 
@@ -52,29 +54,50 @@ class DdpBackend(Backend):
         )
 
     def distribute(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        *,
-        compression: str = "none",
-        some_unused: bool = False,
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, reduction: Reduction = PLAIN
     ) -> Replica:
+        if reduction.kind != "mean":
+            raise InputError(f"backend ddp has no {reduction.kind}", do="use backend=horovod")
+        if reduction.compression == "bf16" and self.device.type != "cuda":
+            raise InputError(
+                "ddp carries bf16 gradients over NCCL only, and the ranks compute on CPUs",
+                where="tuning.compression",
+                do="use none or fp16",
+            )
+        self.check_optimizer(model, optimizer)
+        self.check_alike(model)
         self._agree_optimizer(optimizer)
         self.agree_buffers(model)
         # DDP itself broadcasts rank 0's parameters. Buffers are agreed before each evaluation, as
         # with Horovod, not in every step.
+        # A sparse gradient that one rank lacks ends DDP's reduction: we carry these ourselves.
+        sparse = sparse_parameters(model)
+        names = [name for name, parameter in model.named_parameters() if parameter in sparse]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)  # type: ignore[no-untyped-call]
+        for parameter in sparse:
+            dist.broadcast(parameter.data, src=0)
         ids = [self.device.index] if self.device.type == "cuda" else None
         options: dict[str, Any] = {"device_ids": ids, _SYNC_BUFFERS: False}
-        options["find_unused_parameters"] = some_unused
+        options["find_unused_parameters"] = reduction.some_unused
         distributed = DistributedDataParallel(model, **options)
-        if compression == "fp16":
-            distributed.register_comm_hook(None, fp16_compress_hook)
-        return Replica(distributed, optimizer, model, needs_backward=True)
+        if hook := _HOOKS[reduction.compression]:
+            distributed.register_comm_hook(None, hook)
+        return _DdpReplica(distributed, optimizer, model, _Hush() if reduction.some_unused else None)
 
     def sum(self, values: torch.Tensor, name: str) -> torch.Tensor:  # noqa: ARG002
         total = values.clone()
         dist.all_reduce(total)
         return total
+
+    def start_sum(self, values: torch.Tensor, name: str) -> Callable[[], torch.Tensor]:  # noqa: ARG002
+        total = values.clone()
+        work = dist.all_reduce(total, async_op=True)
+
+        def wait() -> torch.Tensor:
+            work.wait()
+            return total
+
+        return wait
 
     def broadcast(self, value: Any) -> Any:
         box = [value]
@@ -95,6 +118,84 @@ class DdpBackend(Backend):
         dist.barrier()
         _settle()
         dist.destroy_process_group()
+
+
+class _Hush:
+    """Keeps PyTorch's C++ warnings back during the first step.
+
+    Where parameters may be unused, DDP warns on every rank when the first step used them all. It is written
+    by C++ straight to stderr, past Python's warnings, and the level is read from the environment before
+    a user's script can set it.
+    """
+
+    _ERROR = 2
+
+    def __init__(self) -> None:
+        folder = Path(torch.__file__).parent / "lib"
+        try:
+            level = ctypes.c_int.in_dll(ctypes.CDLL(str(folder / "libc10.so")), "FLAGS_caffe2_log_level")
+        except (OSError, ValueError):  # another build of PyTorch: the warning stays
+            level = ctypes.c_int(self._ERROR)
+        self._level, self._before = level, level.value
+
+    def begin(self) -> None:
+        """The step begins."""
+        self._level.value = max(self._before, self._ERROR)
+
+    def end(self) -> None:
+        """It is over."""
+        self._level.value = self._before
+
+
+class _DdpReplica(Replica):
+    """Driven through DDP, which reduces inside the backward pass."""
+
+    needs_backward = True
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, module: nn.Module, hush: _Hush | None
+    ) -> None:
+        super().__init__(model, optimizer, module)
+        self._hush = hush
+
+    def begin_pass(self, is_first: bool, is_last: bool, num_passes: int) -> None:  # noqa: ARG002
+        if self._hush:
+            self._hush.begin()
+        # What ``no_sync`` sets; DDP looks at it in the forward pass.
+        self.model.require_backward_grad_sync = is_last  # type: ignore[assignment]
+
+    def finish(self) -> None:
+        if self._hush:
+            self._hush.end()
+            self._hush = None
+        self._fill_gradients()
+        for parameter in self.trained:
+            if parameter in self._sparse and parameter.grad is not None:
+                parameter.grad = _mean_of_sparse(parameter.grad)
+
+
+def _mean_of_sparse(gradient: torch.Tensor) -> torch.Tensor:
+    """The mean over ranks of sparse gradients with any rows, by gathering the rows of all ranks."""
+    own = gradient.coalesce()
+    rows, values = own.indices()[0], own.values()
+    counts = _gathered(torch.tensor([len(rows)], device=rows.device))
+    most = max(int(count) for count in counts)
+    all_rows = _gathered(torch.cat([rows, rows.new_zeros(most - len(rows))]))
+    all_values = _gathered(torch.cat([values, values.new_zeros(most - len(rows), *values.shape[1:])]))
+    kept = [slice(int(count)) for count in counts]
+    summed = torch.sparse_coo_tensor(
+        torch.cat([part[keep] for part, keep in zip(all_rows, kept, strict=True)]).unsqueeze(0),
+        torch.cat([part[keep] for part, keep in zip(all_values, kept, strict=True)]),
+        gradient.shape,
+        check_invariants=False,
+    )
+    return summed.coalesce() / len(counts)
+
+
+def _gathered(tensor: torch.Tensor) -> list[torch.Tensor]:
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, tensor)
+    return parts
 
 
 def _settle(patience_s: float = 2.0) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from itertools import groupby
 from typing import Any
@@ -24,7 +25,7 @@ from torch import nn
 from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
-from hvdtrain.backends.base import Backend, Replica
+from hvdtrain.backends.base import PLAIN, Backend, Reduction, Replica
 from hvdtrain.errors import InputError
 from hvdtrain.topology.environ import World, check_engine_size, find_world
 
@@ -60,30 +61,34 @@ class HorovodBackend(Backend):
             torch.cuda.set_device(device)
 
     def distribute(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        *,
-        compression: str = "none",
-        some_unused: bool = False,  # noqa: ARG002 - it always reduces every parameter
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, reduction: Reduction = PLAIN
     ) -> Replica:
+        self.check_optimizer(model, optimizer)
+        _check_reduction(reduction, self.size)
+        self.check_alike(model)
         for name, parameter in model.named_parameters():
             _check_carried(name, parameter)
         _broadcast_in_place(dict(model.named_parameters()) | dict(model.named_buffers()))
+        is_adasum = reduction.kind == "adasum"
         distributed = hvd.DistributedOptimizer(
             optimizer,
-            named_parameters=model.named_parameters(),
-            compression=_COMPRESSION[compression],
-            op=hvd.Average,
+            named_parameters=[(reduction.prefix + name, value) for name, value in model.named_parameters()],
+            compression=_COMPRESSION[reduction.compression],
+            op=hvd.Adasum if is_adasum else hvd.Average,
         )
+        type(distributed).zero_grad = _zero_grad
         if optimizer.state:
             # The distributed optimizer is a new object: what was in the old one's state is gone.
             distributed.load_state_dict(optimizer.state_dict())
         self._agree_optimizer(distributed)
-        return Replica(model, distributed, model, fills_gradients=self.size > 1)
+        return (_AdasumReplica if is_adasum else _HorovodReplica)(model, distributed)
 
     def sum(self, values: torch.Tensor, name: str) -> torch.Tensor:
         return torch.as_tensor(hvd.allreduce(values, op=hvd.Sum, name=name))
+
+    def start_sum(self, values: torch.Tensor, name: str) -> Callable[[], torch.Tensor]:
+        handle = hvd.allreduce_async(values, op=hvd.Sum, name=name)
+        return lambda: torch.as_tensor(hvd.synchronize(handle))
 
     def broadcast(self, value: Any) -> Any:
         return hvd.broadcast_object(value, root_rank=0, name="broadcast")
@@ -96,6 +101,66 @@ class HorovodBackend(Backend):
 
     def close(self) -> None:
         hvd.shutdown()
+
+
+class _HorovodReplica(Replica):
+    """Driven through Horovod's DistributedOptimizer, whose hooks reduce during the backward pass."""
+
+    def __init__(self, model: nn.Module, optimizer: Any) -> None:
+        super().__init__(model, optimizer, model)
+        self._distributed = optimizer
+
+    def begin_pass(self, is_first: bool, is_last: bool, num_passes: int) -> None:  # noqa: ARG002
+        if is_first and self._distributed.backward_passes_per_step != num_passes:
+            self._distributed.set_backward_passes_per_step(num_passes)
+
+    def finish(self) -> None:
+        # It makes dense zeros for a missing gradient, which do not go with the sparse ones of other ranks.
+        for parameter in self._sparse:
+            if parameter.requires_grad and parameter.grad is None:
+                parameter.grad = self._zero_gradient(parameter)
+        self._distributed.synchronize()
+        self._fill_gradients()  # alone, Horovod reduces nothing and fills nothing
+
+    def apply(self) -> None:
+        with self._distributed.skip_synchronize():
+            self._distributed.step()
+
+
+class _AdasumReplica(_HorovodReplica):
+    """Its optimizer steps locally in the hooks and reduces what changed: ``finish`` has no gradients."""
+
+    needs_backward = True
+    has_gradients = False
+
+    def finish(self) -> None:
+        """Nothing: the reduction is the step."""
+
+    def apply(self) -> None:
+        self.optimizer.step()
+
+
+def _zero_grad(optimizer: Any, set_to_none: bool = True) -> None:
+    """Takes PyTorch's argument, which Horovod 0.28.1's own does not."""
+    if optimizer._handles:
+        raise RuntimeError("zero_grad between a backward pass and the step that it belongs to")
+    super(type(optimizer), optimizer).zero_grad(set_to_none=set_to_none)
+
+
+def _check_reduction(reduction: Reduction, size: int) -> None:
+    if reduction.compression not in _COMPRESSION:
+        raise InputError(
+            f"Horovod cannot reduce {reduction.compression}",
+            where="tuning.compression",
+            legal=" or ".join(_COMPRESSION),
+            do="use fp16, or backend=ddp on GPUs",
+        )
+    if reduction.kind == "adasum" and (size & (size - 1) or not hvd.mpi_enabled()):
+        raise InputError(
+            f"Adasum needs MPI and a power of two of ranks, there are {size}",
+            where="gradients.reduce",
+            do="start 2, 4, 8 ... ranks under mpirun, or set gradients.reduce to mean",
+        )
 
 
 def _check_carried(name: str, parameter: torch.Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hvdtrain.backends.base import Backend, Replica
+from hvdtrain.backends.base import PLAIN, Backend, Reduction, Replica
 
 
 class SingleBackend(Backend):
@@ -19,10 +19,9 @@ class SingleBackend(Backend):
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        *,
-        compression: str = "none",  # noqa: ARG002 - nothing travels
-        some_unused: bool = False,  # noqa: ARG002
+        reduction: Reduction = PLAIN,  # noqa: ARG002 - nothing travels
     ) -> Replica:
+        self.check_optimizer(model, optimizer)
         return Replica(model, optimizer, model)
 
     def sum(self, values: torch.Tensor, name: str) -> torch.Tensor:  # noqa: ARG002

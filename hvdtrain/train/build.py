@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from functools import partial
 from typing import Any
 
-import numpy
 import torch
 from torch import nn
 
-from hvdtrain.backends.base import Backend
+from hvdtrain.backends.base import Backend, Reduction
 from hvdtrain.config import FolderData, Job, OptimizerConfig
 from hvdtrain.data.loader import PartitionLoader
 from hvdtrain.data.partition import Partition
@@ -20,8 +18,11 @@ from hvdtrain.errors import InputError
 from hvdtrain.train.models import build_model, leaves_gradients_out
 from hvdtrain.train.observe import Emit, Length, Observer, Scalars
 from hvdtrain.train.preflight import check_batch
+from hvdtrain.train.randomness import seed_everything
 from hvdtrain.train.rundir import RunDirectory
 from hvdtrain.train.schedule import learning_rate
+from hvdtrain.train.step import Stepper, StepRules
+from hvdtrain.train.sync_batchnorm import synchronise_batchnorm
 from hvdtrain.train.trainer import Parts, Trainer
 
 
@@ -46,13 +47,6 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Op
     return kind(parameters, betas=config.betas, **options)
 
 
-def seed_everything(seed: int) -> None:
-    """Seeds the generators of Python, numpy and torch."""
-    random.seed(seed)
-    numpy.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-
-
 def build_trainer(job: Job, backend: Backend, run: RunDirectory | None, emit: Emit) -> Trainer:
     """Builds everything that a job names; collective, since replicas are made equal.
 
@@ -67,15 +61,15 @@ def build_trainer(job: Job, backend: Backend, run: RunDirectory | None, emit: Em
     seed_everything(job.seed)
     source = build_source(job.data, _listing(job, backend))
     model = build_model(job.model, source.num_classes, source.sample).to(backend.device)
+    if job.sync_batchnorm:
+        model = synchronise_batchnorm(model, backend)
     optimizer = build_optimizer(job.optimizer, model)
     train, validation = (_loader(job, backend, source, shuffle) for shuffle in (True, False))
     length = measure_length(job, train.partition)
-    replica = backend.distribute(
-        model,
-        optimizer,
-        compression=job.tuning.compression,
-        some_unused=leaves_gradients_out(model, source.sample),
+    reduction = Reduction(
+        job.tuning.compression, job.gradients.reduce, leaves_gradients_out(model, source.sample)
     )
+    stepper = Stepper(backend, backend.distribute(model, optimizer, reduction), step_rules(job))
     seed_everything(job.seed + 1 + backend.rank)
     rate = partial(
         learning_rate,
@@ -92,7 +86,7 @@ def build_trainer(job: Job, backend: Backend, run: RunDirectory | None, emit: Em
     return Trainer(
         Parts(
             backend=backend,
-            replica=replica,
+            stepper=stepper,
             train=train,
             validation=validation,
             rate=rate,
@@ -100,9 +94,16 @@ def build_trainer(job: Job, backend: Backend, run: RunDirectory | None, emit: Em
             metrics_every_steps=job.output.metrics_every_steps,
             sample=source.sample,
             may_skip=source.may_skip,
+            precision=job.precision,
             observer=observer,
         )
     )
+
+
+def step_rules(job: Job) -> StepRules:
+    """What a job says about its gradients."""
+    given = job.gradients
+    return StepRules(given.clip_norm, given.clip_value, given.on_nan, job.precision)
 
 
 def _listing(job: Job, backend: Backend) -> Listing | None:

@@ -1,7 +1,7 @@
 """The training loop. It builds nothing: it receives its parts.
 
 Every rank runs the same steps in the same order. A rank whose share of the last batch is
-empty still takes part in the reduction, with weight zero.
+empty still takes part in the reduction, with weight zero; ``step.py`` has the arithmetic.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any, Protocol
 
 import torch
 
-from hvdtrain.backends.base import Backend, Replica
+from hvdtrain.backends.base import Backend
 from hvdtrain.data.loader import Batch, PartitionLoader
 from hvdtrain.errors import TrainingError
 from hvdtrain.train.metrics import Means, Tally, classification
 from hvdtrain.train.observe import Length, Observer
+from hvdtrain.train.step import Share, StepEnd, Stepper, autocast
+from hvdtrain.train.sync_batchnorm import Aside, synchronised_layers
 
 
 class Rate(Protocol):
@@ -33,7 +35,7 @@ class Parts:
 
     Attributes:
         backend: How bytes move.
-        replica: The model and its optimizer, distributed.
+        stepper: Takes the steps of the model and its optimizer.
         train: Batches of this rank's part of the training data.
         validation: Batches of this rank's part of the held-out data.
         rate: Learning rate per step.
@@ -41,11 +43,12 @@ class Parts:
         metrics_every_steps: Steps between two agreed values of the loss.
         sample: A real input without batch dimension; None where inputs are no tensors.
         may_skip: Whether unreadable samples are left out.
+        precision: ``fp32``, ``bf16`` or ``fp16``, of the forward pass in training.
         observer: Records; None on all ranks but 0.
     """
 
     backend: Backend
-    replica: Replica
+    stepper: Stepper
     train: PartitionLoader
     validation: PartitionLoader
     rate: Rate
@@ -53,6 +56,7 @@ class Parts:
     metrics_every_steps: int
     sample: torch.Tensor | None
     may_skip: bool
+    precision: str
     observer: Observer | None
 
 
@@ -88,6 +92,8 @@ class Trainer:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._step = 0
+        self._passes: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+        self._norm: float | None = None
         self._samples = 0
         self._seconds = 0.0
         self._window = Tally()
@@ -116,18 +122,19 @@ class Trainer:
         """Trains on every sample of the epoch, or up to the last step of the run."""
         parts = self._parts
         self._epoch_sums = Tally()
-        parts.replica.model.train()
+        parts.stepper.replica.model.train()
         self.run_steps(parts.train.batches(epoch), epoch)
         self._epoch_sums.merge(self._window)
         self._window = Tally()
         return self._epoch_sums.reduced(parts.backend, "epoch")
 
     def run_steps(self, batches: Iterable[Batch], epoch: int) -> None:
-        """Takes a step for each batch, up to the last step of the run; collective."""
+        """Takes the steps that the batches make, up to the last step of the run; collective."""
         parts = self._parts
         began_s = time.monotonic()
         for batch in batches:
-            self._take_step(batch)
+            if not self._take_pass(batch):
+                continue
             elapsed_s = max(1e-9, self._seconds + time.monotonic() - began_s)
             if self._step % parts.metrics_every_steps == 0 or self._step == parts.length.steps:
                 self._measure(epoch, elapsed_s)
@@ -140,69 +147,72 @@ class Trainer:
             torch.cuda.synchronize(parts.backend.device)
         self._seconds += time.monotonic() - began_s
 
-    def _take_step(self, batch: Batch) -> None:
-        """One optimizer step whose gradient is the mean over the whole global batch."""
-        parts, replica = self._parts, self._parts.replica
+    def _take_pass(self, batch: Batch) -> bool:
+        """A forward and a backward pass, and the step if it is the last of one; whether it was."""
+        stepper = self._parts.stepper
         self._skipped.update(batch.skipped)
-        total = batch.global_count if batch.global_count is not None else self._agreed_count(batch.count)
-        self._step += 1
-        if total == 0:
-            # No rank could read a sample. All of them know, so all of them leave this step out.
-            return
-        for group in replica.optimizer.param_groups:
-            group["lr"] = parts.rate(self._step - 1)
-        replica.optimizer.zero_grad()
-        if batch.count:
-            self._backward(batch, total)
-        elif replica.needs_backward:
-            self._backward_nothing()
-        if not replica.fills_gradients:
-            _fill_gradients(replica.module)
-        replica.optimizer.step()
-        self._samples += total
+        share = Share(batch.count, batch.global_count, batch.number, batch.num_passes)
+        if share.number == 0:
+            for group in stepper.replica.optimizer.param_groups:
+                group["lr"] = self._parts.rate(stepper.step)
+        stepper.begin(share)
+        stepper.backward(self._loss(batch), share)
+        if share.is_last:
+            self._end_step(stepper.end())
+        return share.is_last
 
-    def _backward(self, batch: Batch, total: int) -> None:
-        backend = self._parts.backend
-        inputs = batch.inputs.to(backend.device, non_blocking=True)
-        targets = batch.targets.to(backend.device, non_blocking=True)
+    def _end_step(self, end: StepEnd) -> None:
+        self._step = self._parts.stepper.step
+        self._norm = end.norm
+        passes, self._passes = self._passes, []
+        if end.skipped:
+            if self._parts.observer and end.total:
+                self._parts.observer.noted(f"step {self._step} left out on all ranks: {end.skipped}")
+            return
+        for measured in passes:
+            self._window.add(*measured)
+        self._samples += round(end.total)
+
+    def _loss(self, batch: Batch) -> torch.Tensor | None:
+        """The mean loss over this rank's samples; without samples one whose backward pass adds nothing."""
+        if not batch.count:
+            return self._loss_of_nothing()
+        device = self._parts.backend.device
+        inputs = batch.inputs.to(device, non_blocking=True)
+        targets = batch.targets.to(device, non_blocking=True)
         loss, num_right = classification(self._forward(inputs), targets)
-        # The engine takes the mean over ranks. Where ranks hold different numbers of samples,
-        # this factor makes it the mean over samples; where they do not, it is exactly 1.
-        share = batch.count * backend.size
-        (loss if share == total else loss * (share / total)).backward()  # type: ignore[no-untyped-call]
-        self._window.add(loss, num_right, batch.count)
+        self._passes.append((loss, num_right, batch.count))
+        return loss
 
     def _forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        parts = self._parts
         try:
-            return torch.as_tensor(self._parts.replica.model(inputs))
+            with autocast(parts.backend.device, parts.precision):
+                outputs = parts.stepper.replica.model(inputs)
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
             raise TrainingError(
-                f"rank {self._parts.backend.rank} holds {len(inputs)} sample of step {self._step}, and "
+                f"rank {parts.backend.rank} holds {len(inputs)} sample of step {self._step + 1}, and "
                 "BatchNorm cannot normalise one value per channel: set batch.tail=drop, or another batch"
             ) from error
+        return torch.as_tensor(outputs).float() if parts.precision != "fp32" else torch.as_tensor(outputs)
 
-    def _backward_nothing(self) -> None:
-        """A backward pass that adds nothing, for an engine that waits for every rank's.
-
-        In evaluation mode, so that running statistics and random streams stay untouched.
-        """
-        model, sample = self._parts.replica.model, self._parts.sample
-        if sample is None:
+    def _loss_of_nothing(self) -> torch.Tensor | None:
+        """For an engine or layers that wait for every rank's passes."""
+        parts, replica = self._parts, self._parts.stepper.replica
+        if not (replica.needs_backward or synchronised_layers(replica.module)):
+            return None
+        if parts.sample is None:
             raise TrainingError(
-                f"rank {self._parts.backend.rank} has no samples in the last step, and the data's inputs are "
+                f"rank {parts.backend.rank} has no samples in the last step, and the data's inputs are "
                 "no tensors: set batch.tail to drop or pad"
             )
-        model.eval()
-        outputs = model(sample.unsqueeze(0).to(self._parts.backend.device))
-        (outputs * 0).sum().backward()
-        model.train()
-
-    def _agreed_count(self, count: int) -> int:
-        """Real samples of the step over all ranks, where unreadable ones may be missing."""
-        counts = torch.tensor([count], dtype=torch.int64)
-        return int(self._parts.backend.sum(counts, "count").item())
+        aside = Aside()
+        aside.add(replica.model)
+        outputs = replica.model(parts.sample.unsqueeze(0).to(parts.backend.device))
+        aside.end()
+        return torch.as_tensor(outputs).float().sum()
 
     def _measure(self, epoch: int, elapsed_s: float) -> None:
         """Agrees on the loss since the last time and records it."""
@@ -216,13 +226,15 @@ class Trainer:
                 "lr": self._parts.rate(self._step - 1),
                 "samples_per_s": self._samples / elapsed_s,
             }
+            if self._norm is not None:
+                values["gradient_norm"] = self._norm
             self._parts.observer.measured(epoch + 1, self._step, values)
 
     @torch.no_grad()
     def evaluate(self) -> Means:
         """Means over every held-out sample, each counted once; collective."""
         parts, tally = self._parts, Tally()
-        module = parts.replica.module
+        module = parts.stepper.replica.module
         parts.backend.agree_buffers(module)
         module.eval()
         for batch in parts.validation.batches(0):
@@ -257,20 +269,9 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds."""
-        replica = self._parts.replica
+        replica = self._parts.stepper.replica
         return {
             "model": replica.module.state_dict(),
             "optimizer": replica.optimizer.state_dict(),
             "step": self._step,
         }
-
-
-def _fill_gradients(module: torch.nn.Module) -> None:
-    """A parameter that the step did not use has gradient zero, whatever the engine.
-
-    Horovod reduces zeros for it, so momentum and weight decay act. Elsewhere it would have no
-    gradient at all and stay as it is: N ranks would not train like one.
-    """
-    for parameter in module.parameters():
-        if parameter.requires_grad and parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)

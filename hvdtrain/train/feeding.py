@@ -1,0 +1,201 @@
+"""What a user's loop iterates over: our exact loader, or any loader of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+
+from hvdtrain.backends.base import Backend
+from hvdtrain.data.agreement import check_equal_batches
+from hvdtrain.data.batch import Batch
+from hvdtrain.errors import InputError
+from hvdtrain.train.step import Share
+
+
+class Batches(Protocol):
+    """A loader of ours: ``PartitionLoader`` or ``StreamLoader``."""
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """The rank's passes of an epoch."""
+
+    def close(self) -> None:
+        """Ends worker processes."""
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """What feeds tell the run.
+
+    Attributes:
+        begin: A pass begins, with this share; its inputs are filler where the weight is 0.
+        quiet: Passes that belong to no step begin (evaluation); collective.
+        epoch: The epoch that the user's loop is in, None outside ``run.epochs``.
+    """
+
+    begin: Callable[[Share], None]
+    quiet: Callable[[], None]
+    epoch: Callable[[], int | None]
+
+
+class Loader:
+    """Batches of this rank's part of a data set, on this rank's device.
+
+    Every sample is used exactly once per epoch over all ranks, all ranks take equally many passes, and the
+    order changes from epoch to epoch by itself. A rank for which the last step has no samples gets
+    samples that do not count.
+
+    ``len`` is the number of batches of an epoch, the same on all ranks.
+    """
+
+    def __init__(self, batches: Batches, backend: Backend, pulse: Pulse, *, train: bool = True) -> None:
+        self._batches, self._backend, self._pulse, self._train = batches, backend, pulse, train
+        self._num_passed = 0
+        self.sampler: None = None
+
+    def __len__(self) -> int:
+        count = getattr(self._batches, "num_batches", None)
+        if count is None:
+            raise TypeError("the length of a stream is not known")
+        return int(count())
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches as the data set collates them: (inputs, targets) where its samples are pairs."""
+        named = self._pulse.epoch()
+        epoch = self._num_passed if named is None else named
+        self._num_passed = epoch + 1
+        if not self._train:
+            self._pulse.quiet()
+        for batch in self._batches.batches(epoch):
+            if self._train:
+                total = None if batch.global_count is None else float(batch.global_count)
+                self._pulse.begin(Share(batch.count, total, batch.number, batch.num_passes))
+            elif not batch.count:
+                continue
+            yield moved(self._backend.device, _content(batch))
+
+    def close(self) -> None:
+        """Ends worker processes."""
+        self._batches.close()
+
+
+class OwnLoader:
+    """Any iterable of batches that the user made, held to the same number of batches on all ranks.
+
+    Args:
+        batches: What is iterated over.
+        backend: How bytes move.
+        pulse: What the run hears.
+        accumulate: Passes that make a step.
+    """
+
+    def __init__(self, batches: Iterable[Any], backend: Backend, pulse: Pulse, accumulate: int) -> None:
+        self._batches, self._backend, self._pulse, self._accumulate = batches, backend, pulse, accumulate
+
+    def __iter__(self) -> Iterator[Any]:
+        known = self._agree_lengths()
+        epoch = self._pulse.epoch()
+        sampler: Any = getattr(self._batches, "sampler", None)
+        if epoch is not None and hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)  # which DistributedSampler's users forget
+        number = 0
+        ahead = _Ahead(self._batches)
+        while True:
+            has_batch = ahead.look()
+            if not known:
+                self._agree_next(has_batch, ahead.num_taken)
+            elif not has_batch and ahead.num_taken != known:
+                raise InputError(
+                    f"the loader of rank {self._backend.rank} ended after {ahead.num_taken} batches, "
+                    f"its length says {known}"
+                )
+            if not has_batch:
+                return
+            batch = ahead.take()
+            is_last = number == self._accumulate - 1 or (known is not None and ahead.num_taken == known)
+            num_passes = number + 1 if is_last else self._accumulate
+            self._pulse.begin(Share(num_samples(batch), None, number, num_passes))
+            number = 0 if is_last else number + 1
+            yield batch
+
+    def _agree_lengths(self) -> int | None:
+        """Batches of every rank, where all loaders tell; refuses lengths that differ."""
+        own = len(self._batches) if isinstance(self._batches, Sized) else None
+        lengths = self._backend.gather(own)
+        if None in lengths:
+            if self._accumulate > 1:
+                raise InputError(
+                    "accumulation needs a loader that tells its length",
+                    do="use run.loader, which takes iterable data sets",
+                )
+            return None
+        check_equal_batches(dict(enumerate(lengths)))
+        return own
+
+    def _agree_next(self, has_batch: bool, num_taken: int) -> None:
+        """All ranks go on, or all stop; a rank that ends alone is named on all of them."""
+        flag = torch.tensor([int(has_batch)], dtype=torch.int64)
+        going = int(self._backend.sum(flag, "next").item())
+        if going in (0, self._backend.size):
+            return
+        # Those that go on took one batch more than the others, at least.
+        ended = self._backend.gather(num_taken + int(has_batch))
+        check_equal_batches(dict(enumerate(ended)))
+
+
+class _Ahead:
+    """An iterator that can be asked whether there is more."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._iterator = iter(batches)
+        self._next: list[Any] = []
+        self.num_taken = 0
+
+    def look(self) -> bool:
+        """Whether there is another batch."""
+        if not self._next:
+            self._next = [item for item, _ in zip(self._iterator, range(1), strict=False)]
+        return bool(self._next)
+
+    def take(self) -> Any:
+        """The batch that ``look`` saw."""
+        self.num_taken += 1
+        return self._next.pop()
+
+
+def reads_everything(batches: object) -> bool:
+    """Whether a loader of the user's gives each rank the whole data set: nothing in it splits it."""
+    return isinstance(batches, DataLoader) and isinstance(batches.sampler, RandomSampler | SequentialSampler)
+
+
+def num_samples(batch: Any) -> int:
+    """The first dimension of the first tensor in a batch; 1 where it holds none."""
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.dim() else 1
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    for part in parts:
+        if isinstance(part, torch.Tensor | Mapping | list | tuple):
+            return num_samples(part)
+    return 1
+
+
+def moved(device: torch.device, data: Any) -> Any:
+    """A batch with all its tensors on a device."""
+    if device.type == "cpu":
+        return data
+    if isinstance(data, torch.Tensor):
+        return data.to(device, non_blocking=True)
+    if isinstance(data, Mapping):
+        return {key: moved(device, value) for key, value in data.items()}
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(moved(device, value) for value in data))
+    if isinstance(data, list | tuple):
+        return type(data)(moved(device, value) for value in data)
+    return data
+
+
+def _content(batch: Batch) -> Any:
+    return batch.inputs if batch.targets is None else (batch.inputs, batch.targets)

@@ -1,0 +1,66 @@
+"""Lines about a user's loop, on rank 0."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+import torch
+
+from hvdtrain.backends.base import Backend
+from hvdtrain.train.step import Share
+
+_EVERY_S = 5.0
+
+
+class Progress:
+    """Counts batches, samples and losses of a loop over a loader.
+
+    While it runs a line tells rank 0's own loss of its last batch; at the end of the loop one tells the mean
+    over all samples of all ranks.
+    """
+
+    def __init__(self, backend: Backend, logger: logging.Logger) -> None:
+        self._backend, self._logger = backend, logger
+        self._losses: list[torch.Tensor] = []
+        self._weights: list[float] = []
+
+    def lost(self, loss: torch.Tensor, share: Share) -> None:
+        """A pass had this mean loss over its share."""
+        if share.weight:
+            self._losses.append(loss.detach())
+            self._weights.append(share.weight)
+
+    def watch(self, batches: Iterable[Any], epoch: int | None, num_epochs: int | None) -> Iterator[Any]:
+        """The batches, told about; collective at their end."""
+        self._losses, self._weights = [], []
+        where = f"epoch {epoch + 1}/{num_epochs}  " if epoch is not None else ""
+        total = _length(batches)
+        began_s = told_s = time.monotonic()
+        count = 0
+        for count, batch in enumerate(batches, 1):
+            yield batch
+            if self._backend.rank == 0 and time.monotonic() - told_s >= _EVERY_S:
+                told_s = time.monotonic()
+                loss = f"  loss of rank 0 {self._losses[-1].item():.4f}" if self._losses else ""
+                self._logger.info("%sbatch %d%s%s", where, count, total, loss)
+        self._tell_end(where, count, time.monotonic() - began_s)
+
+    def _tell_end(self, where: str, count: int, elapsed_s: float) -> None:
+        weights = torch.tensor(self._weights, dtype=torch.float64)
+        losses = torch.stack(self._losses).cpu().double() if self._losses else weights
+        sums = torch.stack([(losses * weights).sum(), weights.sum()])
+        lost, weight = self._backend.sum(sums, "progress").tolist()
+        if weight:
+            rate = weight / max(elapsed_s, 1e-9)
+            text = "%s%d batches  loss %.4f  %.0f samples/s"
+            self._logger.info(text, where, count, lost / weight, rate)
+
+
+def _length(batches: Iterable[Any]) -> str:
+    try:
+        return f"/{len(batches)}" if isinstance(batches, Sized) else ""
+    except TypeError:  # a stream
+        return ""

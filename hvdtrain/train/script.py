@@ -1,0 +1,296 @@
+"""The script API: what a user's own training loop needs to run on many ranks.
+
+``hvdtrain.start()`` gives a ``Run``. It works unchanged on one process and under ``hvdtrain run``, mpirun,
+horovodrun, srun and torchrun.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset, IterableDataset
+
+from hvdtrain.backends.base import Backend, Reduction
+from hvdtrain.data.agreement import check_equal_lengths, check_world
+from hvdtrain.data.loader import PartitionLoader
+from hvdtrain.data.partition import Partition, Tail
+from hvdtrain.errors import HvdtrainError, InputError
+from hvdtrain.train.ending import end_rank
+from hvdtrain.train.feeding import Loader, OwnLoader, Pulse, reads_everything
+from hvdtrain.train.progress import Progress
+from hvdtrain.train.randomness import seed_everything
+from hvdtrain.train.step import Share, StepEnd, Stepper, StepRules, autocast
+from hvdtrain.train.sync_batchnorm import Aside, synchronise_batchnorm
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for a whole run; see ``hvdtrain.start``.
+
+    Attributes:
+        seed: Of the order of samples and of random generators.
+        accumulate: Passes that make a step.
+        precision: Of ``Run.autocast``.
+    """
+
+    seed: int = 0
+    accumulate: int = 1
+    precision: str = "fp32"
+
+
+class Run:
+    """One rank's side of a run. All ranks call its methods in the same order.
+
+    Attributes:
+        rank: This process's number, 0 to ``size - 1``.
+        size: Number of ranks.
+        local_rank: This process's number on its host.
+        device: Where this rank computes.
+        logger: Speaks on rank 0; warnings and errors on all ranks.
+        epoch: The epoch that ``epochs`` is in, from 0; None outside of it.
+    """
+
+    def __init__(
+        self, backend: Backend, logger: logging.Logger, settings: Settings, closed: Callable[[Run], None]
+    ) -> None:
+        self.rank, self.size, self.local_rank = backend.rank, backend.size, backend.world.local_rank
+        self.device, self.logger = backend.device, logger
+        self.epoch: int | None = None
+        self._num_epochs: int | None = None
+        self._backend, self._settings, self._closed = backend, settings, closed
+        self._is_open = True
+        self._steppers: dict[int, Stepper] = {}
+        self._loaders: list[Loader] = []
+        self._share: Share | None = None
+        self._aside = Aside()
+        self._progress = Progress(backend, logger)
+        self._pulse = Pulse(self._begin, self._quiet, lambda: self.epoch)
+
+    def distribute(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        on_nan: str = "stop",
+        reduction: Reduction | None = None,
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        """Makes the model equal to rank 0's on all ranks and its optimizer one of the whole launch.
+
+        Call it once for each optimizer. What it returns takes the place of what was given.
+
+        Args:
+            model: It is moved to ``device``.
+            optimizer: Over the model's parameters.
+            clip_norm: Largest 2-norm of the mean gradient.
+            clip_value: Largest size of an element of the mean gradient.
+            on_nan: What a loss that is no finite number on any rank does: ``stop`` or ``skip`` the step.
+            reduction: How gradients cross ranks, where it is not the plain mean.
+
+        Raises:
+            InputError: The engine cannot carry it, or ranks hold different parameters.
+        """
+        model.to(self.device)
+        number = len(self._steppers)
+        given = reduction or Reduction(some_unused=True)
+        prefix = f"model{number}." if number else ""
+        replica = self._backend.distribute(
+            model, optimizer, Reduction(given.compression, given.kind, given.some_unused, prefix)
+        )
+        rules = StepRules(clip_norm, clip_value, on_nan, self._settings.precision)
+        self._steppers[id(replica.optimizer)] = Stepper(self._backend, replica, rules, prefix)
+        if not number:
+            seed_everything(
+                self._settings.seed + 1 + self.rank
+            )  # from now on each rank has a random stream of its own
+        return replica.model, replica.optimizer
+
+    def loader(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        tail: Tail = "weight",
+        workers: int = 0,
+        train: bool = True,
+    ) -> Loader:
+        """Batches of this rank's part of a data set; collective.
+
+        Args:
+            dataset: Map-style, the same on all ranks. A method ``collate`` of it replaces PyTorch's.
+            batch_size: Samples per pass on each rank.
+            shuffle: A new order in each epoch.
+            tail: The short last step: ``weight``, ``pad`` or ``drop``, see ``Partition``.
+            workers: Processes that read; 0 reads in this one.
+            train: False for evaluation: each sample once, no step, no sample that does not count.
+
+        Raises:
+            InputError: The data sets of the ranks differ in length, or hold too little.
+        """
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise InputError(
+                f"{type(dataset).__name__} is no map-style data set",
+                legal="a data set with len() and [index]",
+            )
+        num_samples = len(dataset)
+        check_equal_lengths(self._backend.gather(num_samples))
+        accumulate = self._settings.accumulate if train else 1
+        if train:
+            check_world(num_samples, self.size, tail)
+        partition = Partition(
+            num_samples,
+            self.size,
+            batch_size * accumulate if isinstance(batch_size, int) else batch_size,
+            tail=tail if train else "weight",
+            shuffle=shuffle and train,
+            seed=self._settings.seed,
+        )
+        batches = PartitionLoader(
+            dataset,
+            partition,
+            self.rank,
+            workers=workers,
+            pin_memory=self.device.type == "cuda",
+            accumulate=accumulate,
+            fill=train,
+        )
+        made = Loader(batches, self._backend, self._pulse, train=train)
+        self._loaders.append(made)
+        return made
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """0 to ``count - 1``; loaders get a new order in each."""
+        self._num_epochs = count
+        for epoch in range(count):
+            self.epoch = epoch
+            yield epoch
+        self.epoch = self._num_epochs = None
+
+    def progress(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches, with a line about them every few seconds on rank 0; collective.
+
+        Takes what ``loader`` gave, or any loader of the user's own: it must give equally many batches on all
+        ranks, which is checked.
+        """
+        if not isinstance(batches, Loader):
+            if self.size > 1 and reads_everything(batches):
+                self.logger.warning(
+                    "each rank reads the whole data set: give the DataLoader a DistributedSampler, "
+                    "or use run.loader"
+                )
+            batches = OwnLoader(batches, self._backend, self._pulse, self._settings.accumulate)
+        try:
+            yield from self._progress.watch(batches, self.epoch, self._num_epochs)
+        finally:
+            self._share = None
+            self._aside.end()
+
+    def step(
+        self, loss: torch.Tensor, optimizer: torch.optim.Optimizer, *, weight: float | None = None
+    ) -> StepEnd | None:
+        """Backward pass, reduction, clipping and the optimizer's step, as one; collective.
+
+        There is nothing else to call: gradients are cleared where a step begins. The gradient is the mean
+        over all samples that the ranks' losses are means of.
+
+        Args:
+            loss: The mean over this rank's batch, a scalar.
+            optimizer: What ``distribute`` returned.
+            weight: What the loss is a mean over, where that is not the samples: its number of tokens.
+
+        Returns:
+            How the step ended; None after a pass that is not the last of its step.
+
+        Raises:
+            TrainingError: The loss or the gradient is no finite number, and the rule is ``stop``.
+        """
+        stepper = self._steppers.get(id(optimizer))
+        if stepper is None:
+            raise InputError("this optimizer is not one that run.distribute returned")
+        share = self._share_of(weight)
+        stepper.backward(loss, share, alone=len(self._steppers) == 1)
+        self._progress.lost(loss, share)
+        if not share.is_last:
+            return None
+        end = stepper.end()
+        if end.skipped and end.total:
+            self.logger.info("step %d left out on all ranks: %s", stepper.step, end.skipped)
+        return end
+
+    def autocast(self) -> Any:
+        """What a forward pass of the run's precision stands in: ``with run.autocast():``."""
+        return autocast(self.device, self._settings.precision)
+
+    def sync_batchnorm(self, model: nn.Module) -> nn.Module:
+        """Makes batch norm layers normalise over the batch of all ranks; before ``distribute``."""
+        return synchronise_batchnorm(model, self._backend)
+
+    def sum(self, value: torch.Tensor | float) -> torch.Tensor:
+        """The element-wise sum over all ranks; collective."""
+        return self._backend.sum(torch.as_tensor(value).detach(), "run.sum")
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, any picklable object, on all ranks; collective."""
+        return self._backend.gather(value)
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value on all ranks; collective."""
+        return self._backend.broadcast(value)
+
+    def close(self) -> None:
+        """Ends loaders and engine; no other method may follow."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._closed(self)
+        for loader in self._loaders:
+            loader.close()
+        self._backend.close()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not _is_success(error):
+            if self.size > 1 or isinstance(error, HvdtrainError):
+                end_rank(error, self._backend.world)
+            return
+        self.close()
+
+    def _begin(self, share: Share) -> None:
+        self._aside.end()
+        self._share = share
+        for stepper in self._steppers.values():
+            stepper.begin(share)
+            if not share.weight:
+                self._aside.add(stepper.replica.model)
+
+    def _quiet(self) -> None:
+        """Evaluation begins: all ranks use rank 0's running statistics."""
+        self._aside.end()
+        self._share = None
+        for stepper in self._steppers.values():
+            self._backend.agree_buffers(stepper.replica.module)
+
+    def _share_of(self, weight: float | None) -> Share:
+        share = self._share
+        if share is None:
+            # Outside of a loader nothing is known of the batch.
+            return Share(1.0 if weight is None else weight, float(self.size) if weight is None else None)
+        if weight is None:
+            return share
+        return Share(weight if share.weight else 0.0, None, share.number, share.num_passes)
+
+
+def _is_success(error: BaseException) -> bool:
+    return isinstance(error, SystemExit) and error.code in (None, 0)

@@ -1,0 +1,103 @@
+"""``hvdtrain.start()``: a user's script joins the launch that it belongs to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from hvdtrain.backends.choose import choose_backend
+from hvdtrain.backends.start import start_backend
+from hvdtrain.config import TuningConfig
+from hvdtrain.data.passes import check_accumulate
+from hvdtrain.errors import InputError
+from hvdtrain.topology.environ import World, find_world
+from hvdtrain.train.ending import end_rank
+from hvdtrain.train.environment import prepare_environment
+from hvdtrain.train.randomness import seed_everything
+from hvdtrain.train.script import Run, Settings
+from hvdtrain.train.seats import take_seats
+from hvdtrain.train.step import StepRules
+
+_active: list[Run] = []
+
+
+def start(
+    *,
+    backend: str = "auto",
+    seed: int = 0,
+    accumulate: int = 1,
+    precision: str = "fp32",
+    tuning: Mapping[str, Any] | None = None,
+) -> Run:
+    """Joins the launch that this process belongs to, or is a launch of one; collective.
+
+    Args:
+        backend: ``auto`` (Horovod where it is built), ``horovod``, ``ddp`` or ``single``.
+        seed: Of Python's, NumPy's and torch's generators, the same on all ranks until ``distribute``,
+            and of the order of samples.
+        accumulate: Passes that make a step.
+        precision: ``fp32``, ``bf16`` or ``fp16``: what ``run.autocast()`` computes in; fp16 comes with a
+            loss scaler.
+        tuning: The keys of a job file's ``tuning`` section.
+
+    Raises:
+        InputError: Something does not fit; on several ranks it ends them with exit code 2 instead.
+    """
+    world = World()
+    try:
+        world = find_world(os.environ)
+        if _active:
+            raise InputError(
+                "hvdtrain.start() was called before in this process", do="use the run it returned"
+            )
+        check_accumulate(accumulate)
+        StepRules(precision=precision).check()
+        return _join(world, backend, Settings(seed, accumulate, precision), tuning or {})
+    except BaseException as error:
+        if world.size > 1 or (isinstance(error, InputError) and not sys.flags.interactive):
+            end_rank(error, world)
+        raise
+
+
+def _join(world: World, asked: str, settings: Settings, tuning: Mapping[str, Any]) -> Run:
+    name, why = choose_backend(asked, world.size)
+    notes = [why, world.notice, *prepare_environment(_tuning(tuning), world, name)]
+    engine = start_backend(name, world)
+    take_seats(engine)
+    seed_everything(settings.seed)
+    run = Run(engine, _logger(world.rank), settings, _active.remove)
+    for note in filter(None, notes):
+        run.logger.info(note)
+    run.logger.info(
+        "%d rank%s, backend %s on %s", run.size, "s" if run.size > 1 else "", engine.name, run.device.type
+    )
+    _active.append(run)
+    if world.size > 1:
+        # Outside the with block too: a rank that ends by an exception must not leave the others waiting.
+        sys.excepthook = lambda _kind, error, _trace: end_rank(error, world)
+    return run
+
+
+def _tuning(given: Mapping[str, Any]) -> TuningConfig:
+    from pydantic import ValidationError
+
+    try:
+        return TuningConfig(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, ("tuning", *first["loc"])))
+        raise InputError(f"{first['msg']}, found {first['input']!r}", where=where) from None
+
+
+def _logger(rank: int) -> logging.Logger:
+    logger = logging.getLogger("hvdtrain")
+    logger.setLevel(logging.INFO if rank == 0 else logging.WARNING)
+    if not logger.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("hvdtrain: %(message)s"))
+        logger.addHandler(handler)
+        logger.propagate = False
+    return logger
