@@ -4,7 +4,8 @@
 
 The three are started in turn, round by round, so that what else the machine does meets them alike. Columns:
 the median seconds of a command, and the median of its differences to mpirun within a round. The promise is
-a difference of at most 0.3 s for ``hvdtrain run``; the exit code is 3 where it is broken.
+a difference of at most 0.3 s for ``hvdtrain run``; where it is broken the exit code is 1, and the figure
+stands on stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from statistics import median
 
-from hvdtrain.errors import ExitCode
 from hvdtrain.launch.mpirun import find_mpirun
 from hvdtrain.process import Command, run
 
@@ -82,13 +82,23 @@ def main() -> int:
         for name, times in taken.items()
     }
     if options.json:
-        print(json.dumps({"schema": 1, "rounds": options.rounds, "launches": rows}))
+        print(json.dumps({"schema": 1, "rounds": options.rounds, "limit_s": PROMISE_S, "launches": rows}))
     else:
         print(f"{'launch of two processes':24} {'s':>7} {'more than mpirun':>17}")
         for name, row in rows.items():
             print(f"{name:24} {row['seconds']:7.3f} {row['more_than_mpirun']:17.3f}")
-    kept = rows["hvdtrain run"]["more_than_mpirun"] <= PROMISE_S
-    return int(ExitCode.DONE if kept else ExitCode.GATE)
+    sentence = missed(rows)
+    if sentence:
+        print(sentence, file=sys.stderr)
+    return 1 if sentence else 0
+
+
+def missed(rows: Mapping[str, Mapping[str, float]]) -> str:
+    """What to say where the launch costs more than was promised; empty where it does not."""
+    figure = rows["hvdtrain run"]["more_than_mpirun"]
+    return (
+        f"hvdtrain run: {figure:.3f} s more than mpirun, limit {PROMISE_S:g} s" if figure > PROMISE_S else ""
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Time and peak memory of ``hvdtrain plan`` on a large cluster: ``python benchmarks/plan.py [--json]``.
 
 Columns: wall and cpu are the medians over the repetitions of the whole command, interpreter start
-included; peak is the largest resident set of any of them, in MB of 1e6 bytes.
+included; peak is the largest resident set of any of them, in MB of 1e6 bytes. The exit code is 1 where wall
+or peak is above its limit, and each such figure is named on stderr; the limits are those of 16,384 hosts of
+8 slots, and hold for fewer.
 """
 
 from __future__ import annotations
@@ -52,8 +54,19 @@ def measure_forms(num_hosts: int, slots: int, repeat: int) -> list[dict[str, flo
     return rows
 
 
-def main() -> None:
-    """Measures and prints."""
+def missed(rows: list[dict[str, float | str]]) -> list[str]:
+    """The figures above their limits, each as a sentence."""
+    limits = (("wall_s", LIMIT_WALL_S, "s"), ("peak_mb", LIMIT_PEAK_MB, "MB"))
+    return [
+        f"{row['form']}: {row[name]:.2f} {unit} is above the limit of {limit:g} {unit}"
+        for row in rows
+        for name, limit, unit in limits
+        if float(row[name]) > limit
+    ]
+
+
+def main() -> int:
+    """Measures and prints; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--hosts", type=int, default=16_384)
     parser.add_argument("--slots", type=int, default=8, help="slots of each host")
@@ -65,13 +78,16 @@ def main() -> None:
         head = {"schema": 1, "hosts": asked.hosts, "slots": asked.slots, "repeat": asked.repeat}
         limits = {"limit_wall_s": LIMIT_WALL_S, "limit_peak_mb": LIMIT_PEAK_MB}
         print(json.dumps({**head, **limits, "rows": rows}))
-        return
-    print(f"hvdtrain plan, {asked.hosts} hosts x {asked.slots} slots, {asked.repeat} repetitions")
-    print(f"limits: {LIMIT_WALL_S:g} s, {LIMIT_PEAK_MB:g} MB")
-    print(f"{'form':<6} {'wall s':>7} {'cpu s':>7} {'peak MB':>8}")
-    for row in rows:
-        print(f"{row['form']:<6} {row['wall_s']:>7.2f} {row['cpu_s']:>7.2f} {row['peak_mb']:>8.0f}")
+    else:
+        print(f"hvdtrain plan, {asked.hosts} hosts x {asked.slots} slots, {asked.repeat} repetitions")
+        print(f"limits: {LIMIT_WALL_S:g} s, {LIMIT_PEAK_MB:g} MB")
+        print(f"{'form':<6} {'wall s':>7} {'cpu s':>7} {'peak MB':>8}")
+        for row in rows:
+            print(f"{row['form']:<6} {row['wall_s']:>7.2f} {row['cpu_s']:>7.2f} {row['peak_mb']:>8.0f}")
+    for sentence in missed(rows):
+        print(sentence, file=sys.stderr)
+    return 1 if missed(rows) else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

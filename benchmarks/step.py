@@ -99,9 +99,11 @@ class Contest:
     def _ours(self, name: str, shape: tuple[int, ...]) -> Callable[[], None]:
         import torch
 
+        from hvdtrain.train.evaluation import Evaluation
         from hvdtrain.train.observe import Length
+        from hvdtrain.train.parts import Parts
         from hvdtrain.train.step import Stepper, StepRules
-        from hvdtrain.train.trainer import Parts, Trainer
+        from hvdtrain.train.trainer import Trainer
 
         model, backend = build(name)[0], self.backends["horovod"]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
@@ -116,6 +118,7 @@ class Contest:
             sample=torch.zeros(shape),
             may_skip=False,
             precision="fp32",
+            evaluation=Evaluation(()),
             observer=None,
         )
         trainer = Trainer(parts)

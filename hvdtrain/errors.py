@@ -57,3 +57,19 @@ class LaunchError(HvdtrainError):
 
 class TrainingError(HvdtrainError):
     """Training ended without a result for a reason that has a name."""
+
+
+class Preempted(HvdtrainError):  # noqa: N818 - a request that was met
+    """The run was asked to end and saved where it was: run again to go on.
+
+    Args:
+        step: Optimizer steps taken, and saved.
+        reason: What asked: a signal's name, or the end of the allocation.
+    """
+
+    exit_code = ExitCode.PREEMPTED
+
+    def __init__(self, step: int, reason: str) -> None:
+        self.step, self.reason = step, reason
+        told = reason or "another rank was asked to end"
+        super().__init__(f"preempted after step {step} ({told}); a checkpoint holds it, run again to go on")

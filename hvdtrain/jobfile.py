@@ -6,6 +6,7 @@ model in ``config`` so that the model stays a list of facts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.resources import files
@@ -14,8 +15,10 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from hvdtrain.config import SHORT_FORMS, DigitsData, FactoryData, FolderData, Job, SyntheticData
+from hvdtrain.config import SHORT_FORMS, DigitsData, FactoryData, FolderData, Job, SyntheticData, TarData
+from hvdtrain.config.words import SYNONYMS, fault, shown
 from hvdtrain.errors import InputError
 
 # One of each pair: an override of one replaces the other where the file gave it.
@@ -28,9 +31,11 @@ _EXCLUSIVE = {
 _DATA_KINDS: Mapping[str, type[BaseModel]] = {
     "digits": DigitsData,
     "folder": FolderData,
+    "tar": TarData,
     "synthetic": SyntheticData,
     "factory": FactoryData,
 }
+_NO_SECTION = frozenset({"model_type", "model_attributes_type", "dict_type"})
 KeyPath = tuple[str, ...]
 
 
@@ -105,7 +110,7 @@ def _read(path: Path) -> str:
 def _name_from(path: Path) -> str:
     """A legal job name from the file's name: what is not a letter, digit, dot or dash becomes a dash."""
     stem = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in path.stem)
-    return stem.lstrip("._-") or "job"
+    return stem.lstrip("._-")[:200] or "job"
 
 
 def _key_lines(
@@ -141,6 +146,9 @@ def _apply(document: dict[str, Any], places: dict[KeyPath, str], overrides: Sequ
         path = tuple(key.strip().split("."))
         if not sign or not all(path):
             raise InputError("not of the form key=value", where=where, legal="--set optimizer.lr=0.1")
+        if not text.strip():
+            do = f"write --set {key}=VALUE, or null to leave the key out"
+            raise InputError(f"no value is given for {key}", where=where, do=do)
         _assign(document, path, _value(text, where), where)
         other = _EXCLUSIVE.get(path)
         if other and other not in given:
@@ -148,6 +156,8 @@ def _apply(document: dict[str, Any], places: dict[KeyPath, str], overrides: Sequ
         given.add(path)
         for depth in range(1, len(path)):
             places.setdefault(path[:depth], where)
+        for replaced in [key for key in places if key[: len(path)] == path]:
+            del places[replaced]
         places[path] = where
 
 
@@ -198,38 +208,71 @@ def _explained(
         path = ("data", *path[2:])
     if first["type"] == "unfit_argument":
         path += first["ctx"]["path"]
-    key = ".".join(path)
-    where = next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), origin)
+    where = _place(path, first["msg"], places, origin)
     if first["type"] == "extra_forbidden":
         return _unknown_key(path, document, where)
-    if first["type"] == "invalid_key":
-        return InputError(f"key {key} is no text", where=where, legal=", ".join(_fields(path[:-1], document)))
-    if first["type"] == "missing":
-        return InputError(
-            f"key {key!r} is missing", where=where, legal=", ".join(_fields(path[:-1], document))
-        )
-    if first["type"] in ("model_type", "model_attributes_type", "dict_type"):
-        legal = ", ".join(_fields(path, document))
-        return InputError(f"{key} must be a section, found {first['input']!r}", where=where, legal=legal)
-    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    value = first.get("input")
-    if first["type"] == "data_source" and isinstance(value, dict):
+    return InputError(_told(path, first), where=where, legal=_legal(path, first["type"], document))
+
+
+def _place(path: KeyPath, message: str, places: Mapping[KeyPath, str], origin: str) -> str:
+    """Where the cause of an error stands: an override, or else a line of the file."""
+    # An error of a whole section, such as one of two keys that exclude each other, names the keys.
+    named = [places[(*path, word)] for word in re.findall(r"\w+", message) if (*path, word) in places]
+    override = next((place for place in named if place.startswith("--set ")), None)
+    if override or named:
+        return override or named[0]
+    return next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), origin)
+
+
+def _told(path: KeyPath, item: ErrorDetails) -> str:
+    """What is wrong, without where it stands and what would be legal."""
+    kind, value, key = item["type"], item.get("input"), ".".join(path)
+    if kind == "invalid_key":
+        return f"key {key} is no text"
+    is_part = bool(path) and path[-1].isdecimal() and kind != "unfit_argument"
+    if is_part:
+        key = f"{'.'.join(path[:-1])} (value {int(path[-1]) + 1})"
+    if kind == "missing":
+        return f"{key} is missing" if is_part else f"key {key!r} is missing"
+    if kind in _NO_SECTION:
+        return f"{key} must be a section, found {shown(value)}"
+    if kind == "too_long":
+        return f"{key}: {fault(item)}, found {item['ctx']['actual_length']}"
+    if kind == "data_source" and isinstance(value, dict):
         value = value.get("source")
-    what = f"{key}: {message}" if key else message
-    if isinstance(value, (str, int, float)) and "found" not in message:
-        what += f", found {value!r}"
-    return InputError(what, where=where)
+    what = f"{key}: {fault(item)}" if key else fault(item)
+    # A section that is wrong as a whole is not shown; its message says what was found.
+    return what if "found" in what or isinstance(value, dict | list) else f"{what}, found {shown(value)}"
+
+
+def _legal(path: KeyPath, kind: str, document: Mapping[str, Any]) -> str:
+    if kind in ("invalid_key", "missing"):
+        return ", ".join(_fields(path[:-1], document))
+    return ", ".join(_fields(path, document)) if kind in _NO_SECTION else ""
 
 
 def _unknown_key(path: KeyPath, document: Mapping[str, Any], where: str) -> InputError:
     legal = _fields(path[:-1], document)
-    close = get_close_matches(path[-1], legal, n=1, cutoff=0.5)
+    meant = _meant(path, legal)
     return InputError(
         f"unknown key {'.'.join(path)!r}",
         where=where,
         legal=", ".join(legal),
-        do=f"did you mean {close[0]!r}?" if close else "",
+        do=f"did you mean {meant!r}?" if meant else "",
     )
+
+
+def _meant(path: KeyPath, legal: Sequence[str]) -> str:
+    """The key that a user may have meant: known by another name, misspelt, or in another section."""
+    section, name = ".".join(path[:-1]), path[-1]
+    usual = SYNONYMS.get(name.lower(), "")
+    if usual and (not section or usual.startswith(f"{section}.")):
+        return usual
+    sections = {key: _fields((key,), {"data": "folder"}) for key in _fields((), {})}
+    if places := [f"{key}.{name}" for key, fields in sections.items() if name in fields]:
+        return places[0]
+    close = get_close_matches(name, legal, n=1, cutoff=0.5)
+    return close[0] if close else usual
 
 
 def _fields(path: KeyPath, document: Mapping[str, Any]) -> list[str]:

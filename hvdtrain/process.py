@@ -74,14 +74,21 @@ def run(
     *,
     timeout_s: float | None = None,
     base_env: Mapping[str, str] | None = None,
+    keeps_descriptors: bool = False,
 ) -> Completed:
     """Runs a command to its end and captures what it prints.
+
+    Args:
+        cmd: What to run.
+        timeout_s: How long it may take; None sets no limit.
+        base_env: The environment that ``cmd`` adds to; None takes this process's.
+        keeps_descriptors: As for ``spawn``.
 
     Raises:
         FileNotFoundError: The program does not exist.
         TimeoutError: It ran longer than ``timeout_s``; it and its children were killed.
     """
-    child = _start(cmd, base_env, subprocess.PIPE, subprocess.PIPE)
+    child = _start(cmd, base_env, subprocess.PIPE, subprocess.PIPE, None, keeps_descriptors)
     try:
         out, err = child.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -124,6 +131,7 @@ def spawn(
     base_env: Mapping[str, str] | None = None,
     is_piped: bool = True,
     death_signal: signal.Signals | None = None,
+    keeps_descriptors: bool = False,
 ) -> Process:
     """Starts a command in a process group of its own.
 
@@ -134,9 +142,11 @@ def spawn(
         base_env: The environment that ``cmd`` adds to; None takes this process's.
         is_piped: Whether stdout and stderr are pipes to read from, or this process's own.
         death_signal: What the child gets when the thread that called this ends, however it ends (Linux).
+        keeps_descriptors: Whether the child inherits what this process inherited, such as the connection to
+            MPICH's launcher that PMI_FD names.
     """
     output = subprocess.PIPE if is_piped else None
-    return _start(cmd, base_env, output, output, death_signal)
+    return _start(cmd, base_env, output, output, death_signal, keeps_descriptors)
 
 
 def end_group(pid: int, *, grace_s: float = 3.0) -> None:
@@ -197,6 +207,7 @@ def _start(
     stdout: int | None,
     stderr: int | None,
     death_signal: signal.Signals | None = None,
+    keeps_descriptors: bool = False,
 ) -> Process:
     base = os.environ if base_env is None else base_env
     return subprocess.Popen(
@@ -207,6 +218,8 @@ def _start(
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
+        # Python's own descriptors are closed either way (PEP 446).
+        close_fds=not keeps_descriptors,
         preexec_fn=None if death_signal is None else _tie_to_parent(death_signal),
     )
 

@@ -157,10 +157,13 @@ class _DdpReplica(Replica):
     ) -> None:
         super().__init__(model, optimizer, module)
         self._hush = hush
+        self._is_called = False
+        model.register_forward_pre_hook(self._note_call)
 
     def begin_pass(self, is_first: bool, is_last: bool, num_passes: int) -> None:  # noqa: ARG002
         if self._hush:
             self._hush.begin()
+        self._is_called = False
         # What ``no_sync`` sets; DDP looks at it in the forward pass.
         self.model.require_backward_grad_sync = is_last  # type: ignore[assignment]
 
@@ -168,10 +171,19 @@ class _DdpReplica(Replica):
         if self._hush:
             self._hush.end()
             self._hush = None
+        if not self._is_called:
+            # Past DDP nothing is reduced: every rank would train a model of its own.
+            raise InputError(
+                "the loss of this step does not come from the model that run.distribute returned",
+                do="write: model, optimizer = run.distribute(model, optimizer), and call that model",
+            )
         self._fill_gradients()
         for parameter in self.trained:
             if parameter in self._sparse and parameter.grad is not None:
                 parameter.grad = _mean_of_sparse(parameter.grad)
+
+    def _note_call(self, _model: nn.Module, _inputs: Any) -> None:
+        self._is_called = True
 
 
 def _mean_of_sparse(gradient: torch.Tensor) -> torch.Tensor:

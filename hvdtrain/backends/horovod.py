@@ -111,8 +111,11 @@ class _HorovodReplica(Replica):
         self._distributed = optimizer
 
     def begin_pass(self, is_first: bool, is_last: bool, num_passes: int) -> None:  # noqa: ARG002
-        if is_first and self._distributed.backward_passes_per_step != num_passes:
-            self._distributed.set_backward_passes_per_step(num_passes)
+        optimizer = self._distributed
+        if is_first and (optimizer._handles or optimizer.backward_passes_per_step != num_passes):
+            # A loop that was left in the middle of a step leaves passes that wait for the rest of it.
+            optimizer._handles.clear()
+            optimizer.set_backward_passes_per_step(num_passes)
 
     def finish(self) -> None:
         # It makes dense zeros for a missing gradient, which do not go with the sparse ones of other ranks.

@@ -6,11 +6,13 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import wraps
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hvdtrain.cli.option_types import FilledPath
 from hvdtrain.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,6 +41,12 @@ class LaunchOptions:
     gpus: bool | None = None
 
 
+def _refuse_nan(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and isnan(value):
+        raise click.BadParameter("nan is no number of seconds", ctx, param)
+    return value
+
+
 _OPTIONS = (
     click.option("--launcher", metavar="NAME", help="auto, mpirun, horovodrun, srun or local."),
     click.option("--mpi", "mpi_type", metavar="TYPE", help="Type for srun --mpi; default: one that fits."),
@@ -50,11 +58,18 @@ _OPTIONS = (
     ),
     click.option("--nic", metavar="NAME", help="Network cards between the hosts; default: ask the hosts."),
     click.option("--ssh-port", type=click.IntRange(1, 65535), help="Port of the hosts' sshd."),
-    click.option("--ssh-identity", type=click.Path(path_type=Path), metavar="FILE", help="Key for them."),
+    click.option("--ssh-identity", type=FilledPath(), metavar="FILE", help="Key for them."),
     click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="A variable for all ranks."),
     click.option("--prefix", metavar="WORDS", help="Container or wrapper before the program."),
-    click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="A log for each rank."),
-    click.option("--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS"),
+    click.option("--output", type=FilledPath(), metavar="DIR", help="A log for each rank."),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(0, float("inf"), min_open=True, max_open=True),
+        callback=_refuse_nan,
+        metavar="SECONDS",
+        help="End a job that runs longer, with exit code 4.",
+    ),
     click.option("--tune", multiple=True, metavar="KEY=VALUE", help="A knob of Horovod's: cycle_ms=0.5."),
     click.option("--gpus/--no-gpus", default=None, help="Ranks compute on GPUs; default: if there are any."),
 )
@@ -129,11 +144,12 @@ def make_plan(
         LaunchError: A host does not answer.
     """
     from hvdtrain.launch.exports import parse_exports
-    from hvdtrain.launch.machine import plan_here, slurm_facts, survey_hosts
+    from hvdtrain.launch.machine import plan_here, refuse_shared_gpus, slurm_facts, survey_hosts
     from hvdtrain.launch.network import named_network
     from hvdtrain.launch.plan import Ssh
 
     values, exported = parse_exports(options.env, environ)
+    _refuse_missing_key(options.ssh_identity)
     plan = replace(
         plan_here(placement, environ),
         program=program,
@@ -150,7 +166,17 @@ def make_plan(
     notes: tuple[str, ...] = ()
     if not plan.is_local:
         plan, notes = survey_hosts(plan, is_needed=not is_dry, picks_network=options.nic != "none")
-    return (plan if options.gpus is None else replace(plan, uses_gpus=options.gpus)), notes
+    if options.gpus is not None:
+        plan = replace(plan, uses_gpus=options.gpus)
+    refuse_shared_gpus(plan)
+    if plan.bind == "gpu" and not plan.uses_gpus:
+        raise InputError("no rank uses a GPU", where="--bind gpu", legal="--bind none, core or numa")
+    return plan, notes
+
+
+def _refuse_missing_key(path: Path | None) -> None:
+    if path is not None and not path.is_file():  # ssh only warns of it, and tries others
+        raise InputError(f"there is no file {path}", where="--ssh-identity")
 
 
 def _words(prefix: str | None) -> tuple[str, ...]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 
@@ -16,6 +19,8 @@ from hvdtrain.version import __version__
 # verb -> what `hvdtrain --help` says of it; the file is hvdtrain/cli/VERB.py with "-" as "_"
 VERBS = {
     "train": "Train a job on one or many ranks.",
+    "verify": "Prove that a job trains alike on several numbers of ranks.",
+    "checkpoints": "List, check, prune and export the checkpoints of a run.",
     "run": "Run any program as ranks, one process per slot.",
     "submit": "Submit a training, or any program as ranks, to Slurm.",
     "jobs": "List your Slurm jobs.",
@@ -26,6 +31,8 @@ VERBS = {
     "schema": "Print the JSON schema of the job file.",
     "build-horovod": "Build Horovod for this environment's PyTorch, Python and MPI.",
 }
+
+_SIGNALLED = 128  # what is added to a signal's number to make an exit code
 
 
 class _Verbs(click.Group):
@@ -57,11 +64,26 @@ def group() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code.
 
-    An ``HvdtrainError`` is told as one line on stderr; with ``--json`` also as a document on stdout.
+    An ``HvdtrainError`` is told as one line on stderr; with ``--json`` also as a document on stdout. So is a
+    standard output that cannot be written, except where its reader ended first, as of ``| head``.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        result = group.main(words, prog_name="hvdtrain", standalone_mode=False)
+        code = _run(words)
+        sys.stdout.flush()
+    except OSError as error:
+        if not _is_stdout_broken():
+            raise
+        _give_up_stdout()
+        if isinstance(error, BrokenPipeError):
+            return _SIGNALLED + signal.SIGPIPE
+        return _tell(f"standard output cannot be written: {error.strerror}", ExitCode.FAILED, ())
+    return code
+
+
+def _run(words: Sequence[str]) -> int:
+    try:
+        result = group.main(list(words), prog_name="hvdtrain", standalone_mode=False)
         return int(result) if isinstance(result, int) else int(ExitCode.DONE)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
@@ -72,13 +94,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _tell(str(error), error.exit_code, words)
     except (KeyboardInterrupt, click.Abort):
         return _tell("interrupted", 130, words)
+    except SystemExit as error:
+        if not isinstance(error.code, int) or error.code <= _SIGNALLED:
+            raise
+        return _tell(f"ended by {signal.Signals(error.code - _SIGNALLED).name}", error.code, words)
+
+
+def _is_stdout_broken() -> bool:
+    """Whether nothing can be written to standard output: then an error without a file's name was its own."""
+    try:
+        print(flush=True)
+    except OSError:
+        return True
+    return False
+
+
+def _give_up_stdout() -> None:
+    """Lets the interpreter's own last flush succeed: it would end with a second message and code 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tell(message: str, code: int, words: Sequence[str]) -> int:
-    print("hvdtrain: error: " + " ".join(message.split()), file=sys.stderr)
+    with suppress(OSError):  # the terminal may be gone
+        print("hvdtrain: error: " + " ".join(message.split()), file=sys.stderr, flush=True)
     options = words[: words.index("--")] if "--" in words else words
     if "--json" in options:
-        print(json.dumps({"schema": 1, "error": message, "exit_code": int(code)}))
+        try:
+            print(json.dumps({"schema": 1, "error": message, "exit_code": int(code)}), flush=True)
+        except OSError:  # the error was told on stderr, and its code matters more
+            _give_up_stdout()
     return int(code)
 
 

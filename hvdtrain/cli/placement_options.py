@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from hvdtrain.cli.option_types import FilledPath
 from hvdtrain.errors import InputError
 from hvdtrain.topology.allocation import find_cluster, nodelist_cluster
 from hvdtrain.topology.hostfile import parse_host_list, read_hostfile
@@ -41,9 +41,7 @@ _OPTIONS = (
         "-np", "-n", "--num-ranks", "num_ranks", type=int, help="Ranks in all; default: every slot."
     ),
     click.option("-H", "--hosts", metavar="a:2,b:2", help="Hosts and slots."),
-    click.option(
-        "--hostfile", type=click.Path(path_type=Path), metavar="FILE", help="Hosts and slots, a line each."
-    ),
+    click.option("--hostfile", type=FilledPath(), metavar="FILE", help="Hosts and slots, a line each."),
     click.option("--nodelist", metavar="n[1-3]", help="Hosts as Slurm writes them."),
     click.option("--tasks-per-node", metavar="2(x2),1", help="Slots of the hosts of --nodelist; default: 1."),
     click.option("--ranks-per-node", type=int, help="Ranks on each host; default: its slots."),
@@ -67,7 +65,11 @@ def placement_options(function: Function) -> Function:
 
 
 def resolve_placement(
-    options: PlacementOptions, env: Mapping[str, str] | None = None, following: Sequence[str] = ()
+    options: PlacementOptions,
+    env: Mapping[str, str] | None = None,
+    following: Sequence[str] = (),
+    *,
+    uses_gpus: bool = True,
 ) -> Placement:
     """Turns the options, or else the scheduler's environment, into a placement.
 
@@ -77,20 +79,24 @@ def resolve_placement(
         options: What the user said.
         env: The environment; None takes this process's.
         following: The words after the options, to notice a ``-H`` list that was written with blanks.
+        uses_gpus: Whether a rank takes a GPU where there are some.
 
     Raises:
         InputError: The options are wrong or contradict each other.
     """
-    cluster = _find(options, os.environ if env is None else env, following)
+    environ = os.environ if env is None else env
+    cluster = _find(options, environ, following) or _local(options, environ, uses_gpus)
     for notice in cluster.notices:
         click.echo(f"hvdtrain: note: {notice}", err=True)
     chosen = select(cluster, options.include, options.exclude)
     if len(chosen.hosts) > 1:
-        refuse_same_machine(chosen, _own_names())
+        from hvdtrain.launch.names import own_names
+
+        refuse_same_machine(chosen, own_names())
     return place(chosen, options.num_ranks, options.ranks_per_node, options.cores_per_rank)
 
 
-def _find(options: PlacementOptions, env: Mapping[str, str], following: Sequence[str]) -> Cluster:
+def _find(options: PlacementOptions, env: Mapping[str, str], following: Sequence[str]) -> Cluster | None:
     given = {"-H": options.hosts, "--hostfile": options.hostfile, "--nodelist": options.nodelist}
     sources = [name for name, value in given.items() if value is not None]
     if len(sources) > 1:
@@ -106,24 +112,26 @@ def _find(options: PlacementOptions, env: Mapping[str, str], following: Sequence
         return nodelist_cluster(
             options.nodelist, per_node if options.tasks_per_node is None else options.tasks_per_node
         )
-    return find_cluster(env, read_hostfile) or _local(options)
+    return find_cluster(env, read_hostfile)
 
 
-def _local(options: PlacementOptions) -> Cluster:
-    """This machine, with the slots that were asked for; ``place`` refuses numbers below 1."""
-    asked = options.num_ranks or options.ranks_per_node or 1
-    return local_cluster(max(asked, 1))
+def _local(options: PlacementOptions, env: Mapping[str, str], uses_gpus: bool) -> Cluster:
+    """This machine: a slot for each GPU, or without GPUs as many as were asked for.
 
+    Raises:
+        InputError: More ranks than GPUs.
+    """
+    from hvdtrain.launch.gpus import count_gpus
 
-def _own_names() -> set[str]:
-    """Names and addresses of this machine, without asking a name server."""
-    import psutil
-
-    name = socket.gethostname()
-    addresses = {
-        address.address.partition("%")[0]
-        for of_interface in psutil.net_if_addrs().values()
-        for address in of_interface
-        if address.family in (socket.AF_INET, socket.AF_INET6)
-    }
-    return {name, name.partition(".")[0], *addresses}
+    asked = options.num_ranks or options.ranks_per_node or 1  # `place` refuses numbers below 1
+    num_gpus = count_gpus(env) if uses_gpus else 0
+    if num_gpus == 0:
+        return local_cluster(max(asked, 1))
+    if asked > num_gpus:
+        raise InputError(
+            f"{asked} ranks asked for, but this machine shows {num_gpus} GPU{'s' if num_gpus > 1 else ''}",
+            where="-np" if options.num_ranks else "--ranks-per-node",
+            legal=f"1 to {num_gpus}, a rank for each GPU",
+            do="ask for fewer ranks or name more hosts; a program that uses no GPU runs with run --no-gpus",
+        )
+    return local_cluster(num_gpus)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ class LineView:
             self.say(_LINES[kind](event))
 
     def say(self, text: str) -> None:
-        """Writes one line."""
-        print(text, file=self._stream, flush=True)
+        """Writes one line; where nobody reads any more, or the terminal is gone, the run goes on without."""
+        with suppress(OSError):
+            print(text, file=self._stream, flush=True)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -64,14 +66,16 @@ class BarView(LineView):
     def say(self, text: str) -> None:
         """Writes one line above the bar."""
         if self._progress:
-            self._progress.console.print(text, markup=False, highlight=False)
+            with suppress(OSError):
+                self._progress.console.print(text, markup=False, highlight=False)
         else:
             super().say(text)
 
     def close(self) -> None:
         """Leaves the terminal as it was."""
         if self._progress:
-            self._progress.stop()
+            with suppress(OSError):
+                self._progress.stop()
             self._progress = None
 
     def _open(self) -> Progress:
@@ -113,12 +117,18 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: ``1 rank``, ``2 ranks``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _start_line(event: dict[str, Any]) -> str:
-    ranks = "1 rank" if event["size"] == 1 else f"{event['size']} ranks"
+    ranks = counted(event["size"], "rank")
+    epochs, steps = counted(event["epochs"], "epoch"), counted(event["steps"], "step")
     return (
         f"job {event['job']}: {ranks}, backend {event['backend']} on {event['device']}, "
-        f"global batch {event['global_batch']}, peak learning rate {event['lr']:g} (not scaled), "
-        f"{event['parameters']:,} parameters, {event['epochs']} epochs, {event['steps']} steps"
+        f"global batch {event['global_batch']}, peak learning rate {event['lr']:g}, "
+        f"{event['parameters']:,} parameters, {epochs}, {steps}"
     )
 
 

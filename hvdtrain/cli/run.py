@@ -10,8 +10,7 @@ import signal
 import stat
 import sys
 import termios
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -51,9 +50,10 @@ def command(
 
     _refuse_inside_a_launch(os.environ)
     _show_every_character()
-    resolved = resolve_placement(placement, following=program)
-    if not program:
-        raise InputError("no program to run", legal="hvdtrain run [OPTIONS] -- PROGRAM [ARGUMENT ...]")
+    resolved = resolve_placement(placement, following=program, uses_gpus=launch.gpus is not False)
+    if not program or not program[0]:
+        what = "the program's name is empty" if program else "no program to run"
+        raise InputError(what, legal="hvdtrain run [OPTIONS] -- PROGRAM [ARGUMENT ...]")
     options = with_site(launch, read_site(site_path(os.environ)))
     plan, notes = make_plan(options, resolved, program, os.environ, is_dry=dry_run)
     chosen = choose_launcher(plan, options.launcher or "auto")
@@ -113,7 +113,6 @@ def _show(plan: LaunchPlan, launcher: Launcher, notes: tuple[str, ...], as_json:
 def _run(
     plan: LaunchPlan, launcher: Launcher, timeout_s: float | None, tag: bool | None, as_json: bool
 ) -> int:
-    from hvdtrain.cli.progress_view import TracebackHold
     from hvdtrain.launch.job import launch_job
     from hvdtrain.launch.supervise import failure_text, tagged
 
@@ -126,26 +125,12 @@ def _run(
         stream.write(tagged(line, size) + "\n")
         stream.flush()
 
-    # A rank's last words are told once, with the verdict.
-    holds = [TracebackHold(partial(_show_error, show, rank)) for rank in range(plan.size)]
-
-    def take(line: Line) -> None:
-        if line.stream == "stderr":
-            holds[line.rank](line.text)
-        else:
-            show(line)
-
     try:
-        outcome = launch_job(plan, take, lambda *_: None, launcher=launcher.name, timeout_s=timeout_s)
+        outcome = launch_job(plan, show, lambda *_: None, launcher=launcher.name, timeout_s=timeout_s)
     except BrokenPipeError:  # `| head`; the job has been ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 128 + signal.SIGPIPE
     text = failure_text(outcome, plan.log_dir) if outcome.exit_code else ""
-    first = outcome.first_failure
-    for rank, hold in enumerate(holds):
-        # The verdict, unless it is a reason of our own, ends with the failed rank's last words.
-        if first is None or rank != first.rank or text == outcome.reason:
-            hold.release()
     if text:
         print(f"hvdtrain: {text}", file=sys.stderr)
     if outcome.reason and plan.uses_gpus and outcome.exit_code == ExitCode.USAGE:
@@ -166,11 +151,9 @@ def _document(outcome: JobOutcome, launcher: str, text: str) -> dict[str, object
         "failed_rank": first.rank if first else None,
         "failed_host": first.host if first else None,
         "failed_code": first.code if first else None,
+        "other_failures": [
+            {"rank": end.rank, "host": end.host, "code": end.code, "error": end.error}
+            for end in outcome.other_failures
+        ],
         "error": text,
     }
-
-
-def _show_error(show: Callable[[Line], None], rank: int, text: str) -> None:
-    from hvdtrain.launch.supervise import Line
-
-    show(Line(rank, "stderr", text))

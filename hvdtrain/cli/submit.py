@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hvdtrain.cli.launch_options import LaunchOptions, check_options, launch_options, with_site
+from hvdtrain.cli.option_types import FilledPath
 from hvdtrain.errors import ExitCode, InputError, LaunchError
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _slurm_options(function: Any) -> Any:
 @click.option("--sbatch", "sbatch", multiple=True, metavar="KEY=VALUE", help="Any other option of sbatch.")
 @click.option("--log", metavar="FILE", help="The job's output; default: slurm-ID.out here.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of JOB.yaml.")
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Where the run's files of JOB.yaml go.")
+@click.option("--run-dir", type=FilledPath(), help="Where the run's files of JOB.yaml go.")
 @click.option("--wait", is_flag=True, help="Follow the job and end with its exit code.")
 @click.option("--dry-run", is_flag=True, help="Print the batch script, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
@@ -120,21 +121,24 @@ def command(
 
 def _job(launch: LaunchOptions, site: Site, words: tuple[str, ...], options: dict[str, Any]) -> BatchJob:
     from hvdtrain.launch.exports import parse_exports, submitted_names
-    from hvdtrain.launch.sbatch import BatchJob
+    from hvdtrain.launch.sbatch import BatchJob, setup_names
 
+    _refuse_lost_log(options["log"])
     check_options(launch, is_one_host=(options["nodes"] or 1) == 1)
     program, name = _program(words, options)
     values, names = parse_exports(launch.env, os.environ)
+    setup = (*site.setup, *options["setup"])
+    own_names = dict.fromkeys((*values, *names, *setup_names(setup)))
     return BatchJob(
         name=options["name"] or name,
-        launch=_run_words(launch, (*values, *names)),
+        launch=_run_words(launch, tuple(own_names)),
         program=program,
         options=_sbatch_options(site, options),
         signal=options["signal"] or "",
         is_step_signalled=launch.launcher == "srun",
         requeue=options["requeue"],
         modules=options["modules"] or site.modules,
-        setup=(*site.setup, *options["setup"]),
+        setup=setup,
         exported=submitted_names(os.environ, (*values, *names)),
         env=values,
     )
@@ -142,7 +146,7 @@ def _job(launch: LaunchOptions, site: Site, words: tuple[str, ...], options: dic
 
 def _program(words: tuple[str, ...], options: dict[str, Any]) -> tuple[tuple[str, ...], str]:
     """What the ranks run, and a name for it."""
-    if not words:
+    if not words or not words[0]:
         raise InputError("nothing to submit", legal="a job file, or -- PROGRAM [ARGUMENT ...]")
     first = Path(words[0])
     if len(words) > 1 or not _is_job_file(words[0]):
@@ -161,6 +165,13 @@ def _program(words: tuple[str, ...], options: dict[str, Any]) -> tuple[tuple[str
     if options["run_dir"]:
         program += ["--run-dir", str(options["run_dir"].absolute())]
     return tuple(program), first.stem
+
+
+def _refuse_lost_log(log: str | None) -> None:
+    """Slurm makes no folder for a log: the job would end at once, and say nothing of it anywhere."""
+    folder = Path(log or "log").parent
+    if "%" not in str(folder) and not folder.is_dir():
+        raise InputError(f"there is no folder {folder}", where="--log", do=f"make it: mkdir -p {folder}")
 
 
 def _sbatch_options(site: Site, options: dict[str, Any]) -> dict[str, str]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hvdtrain.cli.ending_signals import ending_signals
+from hvdtrain.cli.option_types import FilledPath, RankCount
 from hvdtrain.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -23,26 +28,42 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job", required=False, type=click.Path(path_type=Path))
+@click.argument("job", required=False, type=FilledPath())
 @click.option(
-    "-np", "--num-ranks", "num_ranks", type=click.IntRange(min=1), help="Ranks to start; 1 if not given."
+    "-np",
+    "-n",
+    "--num-ranks",
+    "num_ranks",
+    type=RankCount(),
+    help="Ranks to start; 1 if not given.",
 )
 @click.option(
     "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of the job file."
 )
 @click.option(
-    "--run-dir", type=click.Path(path_type=Path), help="Where the run's files go; runs/NAME if not given."
+    "--run-dir",
+    type=FilledPath(),
+    help="Where the run's files go; if not given runs/NAME, or runs/NAME-2 and so on where that exists.",
 )
-@click.option("--overwrite", is_flag=True, help="Lose the run that --run-dir holds.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Lose the run that --run-dir holds, once the new one takes its first step.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the run that --run-dir or runs/NAME holds, if there is one: resume=auto.",
+)
 @click.option(
     "--slots",
-    type=click.IntRange(min=1),
+    type=RankCount(),
     help="Ranks that this machine takes; its GPUs or cores if not given.",
 )
 @click.option("--launcher", default="auto", help="auto, mpirun or local.")
 @click.option("--dry-run", is_flag=True, help="Print the command that would start the ranks, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON document on stdout.")
-def command(job: Path | None, overrides: tuple[str, ...], **options: Any) -> int:
+def command(job: Path | None, overrides: tuple[str, ...], resume: bool, **options: Any) -> int:
     """Train a job file's model, or without JOB a small network on handwritten digits.
 
     Outside a launcher this starts -np ranks. Under mpirun, srun, horovodrun or torchrun each
@@ -53,20 +74,21 @@ def command(job: Path | None, overrides: tuple[str, ...], **options: Any) -> int
 
     world = find_world(os.environ)
     try:
-        read = load_job(job, overrides)
+        read = load_job(job, (*overrides, *(["resume=auto"] if resume else [])))
         if world.launcher == "single":
             return _launch(read, job, world.notice, **options)
         return _join(read, job, world, **options)
     except InputError:
         if world.rank > 0:
             # All ranks met the same error: rank 0 tells it, and its end ends the others.
-            time.sleep(1.0)
+            # Long enough for a busy machine, on which ranks do not start at the same moment.
+            time.sleep(3.0)
         raise
 
 
 def _join(job: Job, path: Path | None, world: World, **options: Any) -> int:
     """Trains as one rank of a launch that somebody else made."""
-    from hvdtrain.cli.progress_view import open_view
+    from hvdtrain.cli.progress_view import counted, open_view
     from hvdtrain.train.joining import join
 
     ours = {
@@ -81,7 +103,8 @@ def _join(job: Job, path: Path | None, world: World, **options: Any) -> int:
     num_ranks = options["num_ranks"]
     if num_ranks not in (None, world.size):
         raise InputError(
-            f"-np {num_ranks} inside a launch of {world.size} ranks by {world.launcher}", do="omit -np"
+            f"-np {num_ranks} inside a launch of {counted(world.size, 'rank')} by {world.launcher}",
+            do="omit -np",
         )
     sys.path += _import_path(path)
     view = open_view(job.output.log_every_s)
@@ -97,39 +120,61 @@ def _join(job: Job, path: Path | None, world: World, **options: Any) -> int:
 def _launch(job: Job, path: Path | None, notice: str, **options: Any) -> int:
     """Starts the ranks on this machine and stays with them."""
     from hvdtrain.cli.progress_view import open_view
-    from hvdtrain.train.rundir import RunDirectory, create_run_directory
+    from hvdtrain.launch.machine import local_plan
+    from hvdtrain.train.reopening import open_run_directory
+    from hvdtrain.train.rundir import RunDirectory
 
     size = options["num_ranks"] or 1
-    plan = _plan(size, options["slots"])
+    plan = local_plan(size, options["slots"], os.environ)
     _check(job, path, size)
     if options["dry_run"]:
         # As the real run: the first free name may be another one by then.
         planned = RunDirectory(options["run_dir"] or job.output.dir / job.name)
         return _show_plan(_with_job(plan, job, path, planned), options["launcher"], options["as_json"])
-    run = create_run_directory(job, options["run_dir"], overwrite=options["overwrite"])
+    run = open_run_directory(job, options["run_dir"], overwrite=options["overwrite"])
     view = open_view(job.output.log_every_s)
     if notice:
         view({"event": "note", "text": notice})
     try:
-        outcome = _supervised(_with_job(plan, job, path, run), run, options["launcher"], view)
+        with ending_signals():
+            outcome = _supervised(_with_job(plan, job, path, run), run, options["launcher"], view)
+            has_failed = outcome.exit_code != ExitCode.DONE or view.result is None
+            end = _settle(outcome, run, view) if has_failed else None
     except InputError:
         run.discard()
         raise
+    except BaseException as error:
+        _record(run, error)
+        raise
     finally:
         view.close()
-    if outcome.exit_code != ExitCode.DONE or view.result is None:
-        return _failed(outcome, run, view, options["as_json"])
+    if end is not None:
+        return _tell(end, options["as_json"])
+    assert view.result is not None
     _show_result(view.result, options["as_json"])
     return int(ExitCode.DONE)
+
+
+def _record(run: RunDirectory, error: BaseException) -> None:
+    """What becomes of the directory of a run whose supervisor was ended, or failed itself."""
+    if run.replaces:
+        run.discard()
+        return
+    code = 130 if isinstance(error, KeyboardInterrupt) else int(getattr(error, "code", ExitCode.FAILED))
+    told = (
+        f"ended by {signal.Signals(code - 128).name}" if code > 128 else f"hvdtrain itself failed: {error!r}"
+    )
+    run.write_failure(code, told)
 
 
 def _check(job: Job, path: Path | None, size: int) -> None:
     """Refuses, before anything is made or started, what can be seen to be wrong."""
     from hvdtrain.backends.choose import choose_backend
     from hvdtrain.data.validate import validate_source
-    from hvdtrain.train.preflight import check_batch
+    from hvdtrain.train.preflight import check_batch, check_timeline
 
     check_batch(job, size)
+    check_timeline(job.tuning.timeline)
     choose_backend(job.backend, size)
     sys.path += _import_path(path)
     validate_source(job.data)
@@ -139,17 +184,6 @@ def _import_path(path: Path | None) -> list[str]:
     """Where factories of the user's are looked for: the working and the job file's folder."""
     folders = [Path.cwd(), path.resolve().parent] if path else [Path.cwd()]
     return [str(folder) for folder in dict.fromkeys(folders)]
-
-
-def _plan(size: int, slots: int | None) -> LaunchPlan:
-    """The ranks on this machine, without their job.
-
-    Raises:
-        InputError: More ranks than slots.
-    """
-    from hvdtrain.launch.machine import local_plan
-
-    return local_plan(size, slots, os.environ)
 
 
 def _with_job(plan: LaunchPlan, job: Job, path: Path | None, run: RunDirectory | None) -> LaunchPlan:
@@ -181,33 +215,66 @@ def _supervised(plan: LaunchPlan, run: RunDirectory, launcher: str, view: LineVi
     return outcome
 
 
-def _failed(outcome: JobOutcome, run: RunDirectory, view: LineView, as_json: bool) -> int:
-    """Tells why the job failed; a job whose input was wrong leaves no directory behind."""
+@dataclass(frozen=True)
+class _End:
+    """What is told of a job that failed: its exit code, the error in a line, and all that is known."""
+
+    code: int
+    error: str
+    text: str
+
+
+def _settle(outcome: JobOutcome, run: RunDirectory, view: LineView) -> _End:
+    """Records why the job failed; one whose input was wrong leaves no directory behind.
+
+    A run that never took a step leaves what was in its directory before.
+    """
     from hvdtrain.launch.supervise import failure_text
     from hvdtrain.train.launching import own_error
 
     code = outcome.exit_code or int(ExitCode.FAILED)
+    if code == ExitCode.PREEMPTED and (told := _preempted(run)):
+        return _End(code, told, f"hvdtrain: {told}")
     line = own_error(outcome.first_failure.tail) if outcome.first_failure else ""
-    text = f"hvdtrain: error: {line}" if line else failure_text(outcome, log_dir=run.logs)
-    print(text, file=sys.stderr)
-    if code == ExitCode.USAGE and not view.started:
+    is_discarded = run.replaces or (code == ExitCode.USAGE and not view.started)
+    log_dir = None if is_discarded else run.logs
+    text = f"hvdtrain: error: {line}" if line else failure_text(outcome, log_dir=log_dir)
+    if run.replaces:
+        text += f"\nhvdtrain: note: {run.path} holds the run that it held before"
+    if is_discarded:
         run.discard()
     else:
         run.write_status("failed", exit_code=code, error=line or text.splitlines()[0])
+    return _End(code, line or text, text)
+
+
+def _preempted(run: RunDirectory) -> str:
+    """What to tell of a run that saved and ended because it was asked to; empty where it did not."""
+    with suppress(OSError, ValueError):
+        status = json.loads((run.path / "status.json").read_text("utf-8"))
+        if status["state"] == "preempted":
+            reason = status["reason"] or "another rank was asked to end"
+            return f"preempted after step {status['step']} ({reason}); run again with --resume to go on"
+    return ""
+
+
+def _tell(end: _End, as_json: bool) -> int:
+    with suppress(OSError):  # the terminal may be gone
+        print(end.text, file=sys.stderr, flush=True)
     if as_json:
-        print(json.dumps({"schema": 1, "error": line or text, "exit_code": code}))
-    return code
+        print(json.dumps({"schema": 1, "error": end.error, "exit_code": end.code}))
+    return end.code
 
 
 def _show_plan(plan: LaunchPlan, launcher: str, as_json: bool) -> int:
-    from hvdtrain.launch.describe import describe_plan
+    from hvdtrain.launch.describe import describe_plan, masked
     from hvdtrain.launch.job import choose_launcher
 
     chosen = choose_launcher(plan, launcher)
     if as_json:
         print(json.dumps(describe_plan(plan, chosen), indent=2))
     else:
-        print(chosen.command(plan).display())
+        print(masked(chosen.command(plan)).display())
     return int(ExitCode.DONE)
 
 
@@ -215,11 +282,14 @@ def _show_result(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(result))
         return
+    from hvdtrain.cli.progress_view import counted
+
     accuracy, loss = (
         f"{result[name]:.4f}" if result[name] is not None else "nan" for name in ("accuracy", "loss")
     )
     print(
         f"accuracy {accuracy}  loss {loss}  "
-        f"{result['samples_per_s']:.0f} samples/s on {result['size']} rank(s) with {result['backend']}  "
+        f"{result['samples_per_s']:.0f} samples/s on {counted(result['size'], 'rank')} "
+        f"with {result['backend']}  "
         f"-> {result['run_dir']}"
     )

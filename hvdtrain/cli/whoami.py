@@ -64,12 +64,14 @@ def _refuse_singletons(world: World) -> None:
     size = mpi_size(os.environ)
     if size in (None, world.size):
         return
+    if "SLURM_JOB_ID" not in os.environ:
+        raise InputError(
+            f"{world.size} ranks were started but the MPI of this Python sees {size}",
+            do="take launcher and MPI from one installation (of this Python: mpi4py)",
+        )
     types = ", ".join(slurm_mpi_types(os.environ)) or "pmix, pmi2, none"
-    started = (
-        f"Slurm started {world.size} tasks" if "SLURM_JOB_ID" in os.environ else f"{world.size} ranks run"
-    )
     raise InputError(
-        f"{started} but MPI sees {size}",
+        f"Slurm started {world.size} tasks but MPI sees {size}",
         legal=f"srun --mpi= of {types}",
         do="start with the type that this MPI was built for: pmix for Open MPI, pmi2 for MPICH",
     )

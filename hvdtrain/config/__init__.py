@@ -1,13 +1,23 @@
 """What a job file may hold: the model of a job and the kinds of its values."""
 
-from hvdtrain.config.data import DataConfig, DigitsData, FactoryData, FolderData, SyntheticData
+from hvdtrain.config.data import (
+    DataConfig,
+    DigitsData,
+    FactoryData,
+    FolderData,
+    SamplingConfig,
+    SyntheticData,
+    TarData,
+)
 from hvdtrain.config.job import (
     SHORT_FORMS,
     BatchConfig,
+    CheckpointConfig,
     GradientsConfig,
     Job,
     ModelConfig,
     OutputConfig,
+    PreemptionConfig,
     TuningConfig,
 )
 from hvdtrain.config.optimizer import OptimizerConfig, ScheduleConfig
@@ -16,6 +26,7 @@ from hvdtrain.config.section import Choice, Section
 __all__ = [
     "SHORT_FORMS",
     "BatchConfig",
+    "CheckpointConfig",
     "Choice",
     "DataConfig",
     "DigitsData",
@@ -26,8 +37,11 @@ __all__ = [
     "ModelConfig",
     "OptimizerConfig",
     "OutputConfig",
+    "PreemptionConfig",
     "ScheduleConfig",
+    "SamplingConfig",
     "Section",
     "SyntheticData",
+    "TarData",
     "TuningConfig",
 ]

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from hvdtrain.config.section import Section
-from hvdtrain.config.values import Arguments, Channels, Count, Factory, FilePath, Integer, Natural
+from hvdtrain.config.section import Choice, Section
+from hvdtrain.config.values import (
+    Arguments,
+    Channels,
+    Count,
+    Factory,
+    FilePath,
+    FolderName,
+    Integer,
+    Pixels,
+    Workers,
+)
+
+
+class SamplingConfig(Choice):
+    """Which samples an epoch draws, and which of them meet in a step."""
+
+    _users: ClassVar[Mapping[str, frozenset[str]]] = {"group": frozenset({"length"})}
+
+    name: Literal["uniform", "balanced", "weighted", "length"] = Field(
+        "uniform",
+        description="uniform: each sample once; balanced: each class equally often; weighted: by the weights "
+        "of the data set; length: each once, samples of similar length together",
+    )
+    group: Count | None = Field(
+        None, description="samples of similar length that stay together; the global batch if left out"
+    )
 
 
 class DigitsData(Section):
     """scikit-learn's 1,797 images of 8x8 pixels, a fixed fifth of them held out."""
 
     source: Literal["digits"]
-    workers: Natural = Field(0, description="loader processes per rank; 0 loads in the rank itself")
+    workers: Workers = Field(0, description="loader processes per rank; 0 loads in the rank itself")
 
 
 class FolderData(Section):
@@ -25,23 +51,42 @@ class FolderData(Section):
 
     source: Literal["folder"]
     path: FilePath
-    train: str = Field("train", description="sub-folder of the training images")
-    validation: str = Field("validation", description="sub-folder of the validation images")
-    image_size: Count = Field(224, description="side of the square that images are resized to, pixels")
+    train: FolderName = Field("train", description="sub-folder of the training images")
+    validation: FolderName = Field("validation", description="sub-folder of the validation images")
+    image_size: Pixels = Field(224, description="side of the square that images are resized to, pixels")
     channels: Channels = Field(3, description="3: RGB, 1: grey")
     unreadable: Literal["skip", "refuse"] = Field("refuse", description="what an unreadable image leads to")
-    workers: Natural = 2
+    sampling: SamplingConfig = SamplingConfig()
+    workers: Workers = 2
+
+
+class TarData(Section):
+    """Tar shards of images: the members of a sample have one name, such as ``12.jpg`` and ``12.cls``."""
+
+    source: Literal["tar"]
+    train: FilePath = Field(description="shards of the training images, such as photos-{000..007}.tar")
+    validation: FilePath = Field(description="shards of the held-out images")
+    classes: Annotated[Integer, Field(ge=2, le=10_000_000)]
+    image_size: Pixels = Field(224, description="side of the square that images are resized to, pixels")
+    channels: Channels = Field(3, description="3: RGB, 1: grey")
+    unreadable: Literal["skip", "refuse"] = Field("refuse", description="what an unreadable image leads to")
+    sampling: SamplingConfig = SamplingConfig()
+    workers: Workers = 2
 
 
 class SyntheticData(Section):
     """Images of noise around a pattern per class: for tests of speed, learnable on purpose."""
 
     source: Literal["synthetic"]
-    shape: Annotated[tuple[Count, Count, Count], Field(description="channels, height, width")] = (3, 224, 224)
-    classes: Annotated[Integer, Field(ge=2)] = 1000
+    shape: Annotated[tuple[Pixels, Pixels, Pixels], Field(description="channels, height, width")] = (
+        3,
+        224,
+        224,
+    )
+    classes: Annotated[Integer, Field(ge=2, le=10_000_000)] = 1000
     samples: Count = 1280
     validation_samples: Count = 256
-    workers: Natural = 0
+    workers: Workers = 0
 
 
 class FactoryData(Section):
@@ -49,12 +94,13 @@ class FactoryData(Section):
 
     source: Factory
     args: Arguments = Field(default_factory=dict)
-    workers: Natural = 0
+    sampling: SamplingConfig = SamplingConfig()
+    workers: Workers = 0
 
 
 def _data_kind(value: Any) -> str | None:
     source = value.get("source") if isinstance(value, dict) else getattr(value, "source", None)
-    if source in ("digits", "folder", "synthetic"):
+    if source in ("digits", "folder", "synthetic", "tar"):
         return str(source)
     return "factory" if isinstance(source, str) and ":" in source else None
 
@@ -62,11 +108,12 @@ def _data_kind(value: Any) -> str | None:
 DataConfig = Annotated[
     Annotated[DigitsData, Tag("digits")]
     | Annotated[FolderData, Tag("folder")]
+    | Annotated[TarData, Tag("tar")]
     | Annotated[SyntheticData, Tag("synthetic")]
     | Annotated[FactoryData, Tag("factory")],
     Discriminator(
         _data_kind,
         custom_error_type="data_source",
-        custom_error_message="data.source must be digits, folder, synthetic or package.module:factory",
+        custom_error_message="data.source must be digits, folder, tar, synthetic or package.module:factory",
     ),
 ]

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from hvdtrain.config.data import DataConfig
+from hvdtrain.config.metric import MetricNames
 from hvdtrain.config.optimizer import OptimizerConfig, ScheduleConfig
 from hvdtrain.config.section import Choice, Section
 from hvdtrain.config.values import (
@@ -23,6 +24,8 @@ from hvdtrain.config.values import (
     FilePath,
     Flag,
     Integer,
+    JobName,
+    ModelName,
     Natural,
     NonNegative,
     OrText,
@@ -36,7 +39,7 @@ SHORT_FORMS: Mapping[str, str] = {"model": "name", "data": "source"}
 class ModelConfig(Section):
     """Which model: a name of ours, ``torchvision:NAME`` or ``package.module:factory``."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: ModelName
     args: Arguments = Field(default_factory=dict, description="keyword arguments of the factory")
 
 
@@ -53,7 +56,7 @@ class BatchConfig(Section):
         "weight",
         description="the short last step: weighted by real counts, filled with copies, or dropped",
     )
-    accumulate: Count = Field(
+    accumulate: Annotated[Count, Field(le=65_536)] = Field(
         1, description="passes that each rank's share of a step is cut into; one allreduce for all of them"
     )
 
@@ -91,14 +94,45 @@ class GradientsConfig(Section):
 class TuningConfig(Section):
     """Horovod's knobs; what is not given keeps Horovod's own default."""
 
-    fusion_mb: NonNegative | None = Field(None, description="tensor fusion buffer, MiB; 0 turns fusion off")
-    cycle_ms: Positive | None = Field(None, description="time between two rounds of collectives, ms")
-    cache: Natural | None = Field(None, description="response cache, entries; 0 turns it off")
+    fusion_mb: Annotated[NonNegative, Field(le=65_536)] | None = Field(
+        None, description="tensor fusion buffer, MiB; 0 turns fusion off"
+    )
+    cycle_ms: Annotated[Positive, Field(le=60_000)] | None = Field(
+        None, description="time between two rounds of collectives, ms"
+    )
+    cache: Annotated[Natural, Field(le=2**31 - 1)] | None = Field(
+        None, description="response cache, entries; 0 turns it off"
+    )
     hierarchical: Flag | None = Field(None, description="reduce inside each node first")
     autotune: Flag = False
     timeline: FilePath | None = Field(None, description="file for Horovod's timeline of rank 0")
     compression: Literal["none", "fp16", "bf16"] = Field(
         "none", description="form in which gradients travel; Horovod cannot reduce bf16, ddp can"
+    )
+
+
+class CheckpointConfig(Section):
+    """When the state is saved, what is kept, and what a save that fails leads to."""
+
+    every_steps: Count | None = Field(None, description="optimizer steps between two saves")
+    every_epochs: Count | None = Field(None, description="epochs between two saves")
+    keep_last: Count = Field(2, description="newest checkpoints that stay")
+    keep_best: Literal["none", "accuracy", "loss"] = Field(
+        "none", description="also keep the one with the best value on the held-out data"
+    )
+    on_failure: Literal["stop", "continue"] = Field(
+        "stop", description="a save that failed: end the run on all ranks, or go on and tell"
+    )
+
+
+class PreemptionConfig(Section):
+    """What asks a run to save and end with exit code 75."""
+
+    signals: tuple[Literal["SIGTERM", "SIGUSR1", "SIGUSR2"], ...] = Field(
+        ("SIGTERM",), description="signals to any rank"
+    )
+    margin_s: NonNegative = Field(
+        60.0, description="seconds before the end of the Slurm allocation, for the save among others"
     )
 
 
@@ -114,16 +148,19 @@ class OutputConfig(Section):
 class Job(Section):
     """One training, complete."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")] = "job"
+    name: JobName = "job"
     model: Annotated[ModelConfig, OrText({"type": "string", "minLength": 1})]
     data: Annotated[
         DataConfig, OrText({"enum": ["digits", "synthetic"]}, {"type": "string", "pattern": FACTORY_PATTERN})
     ]
     batch: BatchConfig
-    epochs: Count | None = None
-    steps: Count | None = Field(None, description="optimizer steps; ends inside an epoch if need be")
+    epochs: Annotated[Count, Field(le=1_000_000)] | None = None
+    steps: Annotated[Integer, Field(ge=1, le=10**12)] | None = Field(
+        None, description="optimizer steps; ends inside an epoch if need be"
+    )
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
+    metrics: MetricNames = Field((), description="measured on the validation data after each epoch")
     gradients: GradientsConfig = GradientsConfig()
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         "fp32", description="of the forward pass (autocast); fp16 comes with a loss scaler"
@@ -133,7 +170,13 @@ class Job(Section):
         "auto", description="auto: horovod where it is built, or else ddp on several ranks, single on one"
     )
     tuning: TuningConfig = TuningConfig()
-    seed: Annotated[Integer, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[Integer, Field(ge=0, le=2**63 - 1)] = 0
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    preemption: PreemptionConfig = PreemptionConfig()
+    resume: Literal["never", "auto"] = Field(
+        "never",
+        description="auto: go on from the newest whole checkpoint of the run directory, if there is one",
+    )
     output: OutputConfig = OutputConfig()
 
     @model_validator(mode="before")
@@ -158,7 +201,7 @@ class Job(Section):
         document = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         for key, section in self:
             for unused in section.unused() if isinstance(section, Choice) else ():
-                del document[key][unused]
+                document[key].pop(unused, None)
         return str(yaml.safe_dump(document, sort_keys=False))
 
     def global_batch(self, size: int) -> int:

@@ -12,6 +12,8 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchem
 from pydantic_core import CoreSchema, PydanticCustomError
 
 FACTORY_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
+_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+_LONGEST_NAME = 200  # of a folder's 255, room for -2, -3 and so on
 # Far below the 200 levels at which pydantic's JSON reader stops.
 _DEEPEST = 64
 
@@ -19,14 +21,14 @@ _DEEPEST = 64
 def _refuse_bool(value: Any) -> Any:
     """YAML's yes, no, on and off are booleans, which Python would take for 1 and 0."""
     if isinstance(value, bool):
-        raise ValueError(f"a number is needed, not {str(value).lower()}")
+        raise ValueError("must be a number")
     return value
 
 
 def _refuse_other_than_int(value: Any) -> Any:
     """For literals, which compare with ``==``: 3.0 is no 3 and true no 1."""
     if type(value) is not int:
-        raise ValueError("must be an integer")
+        raise ValueError("must be a whole number")
     return value
 
 
@@ -36,10 +38,30 @@ def _refuse_no_factory(value: Any) -> Any:
     return value
 
 
+def _refuse_no_name(value: Any) -> Any:
+    """A job's name is the name of a folder."""
+    if isinstance(value, str) and not re.fullmatch(_NAME_PATTERN, value):
+        raise ValueError("must begin with a letter or digit and hold only letters, digits, '.', '_' and '-'")
+    if isinstance(value, str) and len(value) > _LONGEST_NAME:
+        raise ValueError(f"must have at most {_LONGEST_NAME} characters")
+    return value
+
+
+def _refuse_no_model(value: Any) -> Any:
+    """What has a colon is a factory, unless it is one of torchvision's models."""
+    if isinstance(value, str) and (not value.strip() or (":" in value and not _is_model(value))):
+        raise ValueError("must be a model's name, torchvision:NAME or package.module:factory")
+    return value
+
+
+def _is_model(name: str) -> bool:
+    return bool(name.removeprefix("torchvision:").isidentifier() or re.fullmatch(FACTORY_PATTERN, name))
+
+
 def _expand_home(value: Any) -> Any:
     """A leading ``~`` is what it is in a shell."""
     text = str(value) if isinstance(value, str | Path) else ""
-    if not _is_text(text) or "\0" in text:
+    if not text.strip() or not _is_text(text) or "\0" in text:
         raise ValueError("must be a path")
     if not text.startswith("~"):
         return value
@@ -85,8 +107,11 @@ _number = BeforeValidator(_refuse_bool)
 # A text is no integer and neither is 3.0. Where a real number is meant a text of digits is taken:
 # PyYAML reads 1e-1, which has no point, as a text.
 Integer = Annotated[int, _number, Field(strict=True)]
-Count = Annotated[Integer, Field(ge=1)]
-Natural = Annotated[Integer, Field(ge=0)]
+# The limits are far above what anybody means: they catch a slip of the keyboard before it fills the memory.
+Count = Annotated[Integer, Field(ge=1, le=2**32)]
+Natural = Annotated[Integer, Field(ge=0, le=2**32)]
+Workers = Annotated[Integer, Field(ge=0, le=1024)]
+Pixels = Annotated[Integer, Field(ge=1, le=65_536)]
 Positive = Annotated[float, _number, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, _number, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, _number, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -98,7 +123,18 @@ Factory = Annotated[
     BeforeValidator(_refuse_no_factory),
     WithJsonSchema({"type": "string", "pattern": FACTORY_PATTERN}),
 ]
-FilePath = Annotated[Path, BeforeValidator(_expand_home)]
+JobName = Annotated[
+    str,
+    BeforeValidator(_refuse_no_name),
+    WithJsonSchema({"type": "string", "pattern": _NAME_PATTERN, "maxLength": _LONGEST_NAME}),
+]
+ModelName = Annotated[str, BeforeValidator(_refuse_no_model), Field(min_length=1)]
+FilePath = Annotated[
+    Path,
+    BeforeValidator(_expand_home),
+    WithJsonSchema({"type": "string", "format": "path", "minLength": 1}),
+]
+FolderName = Annotated[str, Field(min_length=1)]
 Arguments = Annotated[dict[str, Any], BeforeValidator(_refuse_unfit)]
 
 

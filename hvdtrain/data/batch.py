@@ -13,18 +13,21 @@ from hvdtrain.errors import TrainingError
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One rank's share of one step.
+    """One rank's share of one pass; without accumulation a step is one pass.
 
     Attributes:
-        inputs: Collated inputs, first dimension ``count``; None where ``count`` is 0.
-        targets: Collated targets; None where ``count`` is 0 or the samples are no pairs.
-        count: Samples in this batch; 0 where the short last step has none left for this rank.
-        global_count: Samples of all ranks in this step, copies included. None where it is unknown
-            until the ranks add up their counts, because some samples may have been skipped.
-        consumed: Samples of the epoch that all ranks used up to the end of this step: where to
-            resume.
+        inputs: Collated inputs, first dimension ``count``. Where ``count`` is 0 they are filler,
+            real samples that must not count, or None where the loader does not fill.
+        targets: Collated targets; None without ``inputs``, or where the samples are no pairs.
+        count: Samples in this batch; 0 where there are none left for this rank.
+        global_count: Samples of all ranks in all passes of this step, copies included. None where it
+            is unknown until the ranks add up their counts, because some may have been skipped.
+        consumed: Samples of the epoch that all ranks used: where to resume. Of a pass that is not
+            the last of its step it is the step's start.
         copies: How many of ``global_count`` are copies that fill the last step (tail ``pad``).
-        skipped: Names of the samples of this rank that could not be read and were left out.
+        skipped: Names of the samples of this pass that could not be read and were left out.
+        number: Of this pass in its step, from 0.
+        num_passes: Passes of the step, the same on all ranks.
     """
 
     inputs: Any
@@ -34,6 +37,13 @@ class Batch:
     consumed: int
     copies: int = 0
     skipped: tuple[str, ...] = ()
+    number: int = 0
+    num_passes: int = 1
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the optimizer steps after this pass."""
+        return self.number == self.num_passes - 1
 
     def pin_memory(self) -> Batch:
         """A copy in page-locked memory; PyTorch's loader calls this in its pinning thread."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -53,8 +55,15 @@ def call_factory(factory: Callable[..., Any], args: Mapping[str, Any], *, spec: 
     try:
         signature.bind(**args)
     except TypeError as error:
-        raise InputError(f"{spec} {error}", where=where, legal=f"{spec}{signature}") from None
+        raise InputError(f"{spec} {error}", where=where, legal=f"{spec}{_plain(signature)}") from None
     return factory(**args)
+
+
+def _plain(signature: inspect.Signature) -> inspect.Signature:
+    """Names and defaults alone: annotations would hide them."""
+    empty = inspect.Signature.empty
+    names = [parameter.replace(annotation=empty) for parameter in signature.parameters.values()]
+    return signature.replace(parameters=names, return_annotation=empty)
 
 
 def find_module(module_name: str, *, where: str) -> None:
@@ -91,18 +100,26 @@ def _imported(module_name: str, where: str) -> ModuleType:
 
 
 def _not_found(module_name: str, where: str) -> InputError:
-    folders = [folder or "." for folder in sys.path]
-    shown = ", ".join(folders[:3]) + (f" and {len(folders) - 3} more of sys.path" if len(folders) > 3 else "")
     return InputError(
-        f"no module {module_name!r}; looked in {shown}",
+        f"no module {module_name!r}; looked in {', '.join(_searched())} and the installed packages",
         where=where,
-        do="start in the folder that holds it or set PYTHONPATH",
+        do="put it beside the job file, start in the folder that holds it or set PYTHONPATH",
     )
+
+
+def _searched() -> list[str]:
+    """The user's folders on ``sys.path``: all but Python's own and the one of its programs."""
+    paths = {os.path.realpath(path) for path in sysconfig.get_paths().values()}
+    paths |= {os.path.join(path, "lib-dynload") for path in paths}
+    folders = [os.path.abspath(folder) for folder in sys.path if not folder.endswith(".zip")]
+    return [folder for folder in dict.fromkeys(folders) if os.path.realpath(folder) not in paths]
 
 
 def _broken(module_name: str, error: Exception, where: str) -> InputError:
     frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and frame.filename != __file__
     ]
     at = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     if isinstance(error, SyntaxError):

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 from hvdtrain.data.permutation import MAX_SIZE, Identity, Permutation
 from hvdtrain.errors import InputError
+
+if TYPE_CHECKING:
+    from hvdtrain.data.permutation import Array
 
 Tail = Literal["weight", "pad", "drop"]
 
@@ -22,6 +25,25 @@ Tail = Literal["weight", "pad", "drop"]
 _BLOCK = 16384
 # Below this many positions plain Python is as fast as NumPy, and needs no import of it.
 _SCALAR = 32
+
+
+class Order(Protocol):
+    """The samples of an epoch by their position in it: ``Permutation``, ``Identity`` or another."""
+
+    def at(self, position: int) -> int:
+        """The sample at a position."""
+
+    def take(self, positions: Array) -> Array:
+        """The samples at many positions; uint64, any shape."""
+
+
+class Sampling(Protocol):
+    """What an epoch's order is, if not a shuffle (``sampling.py``)."""
+
+    num_samples: int
+
+    def order(self, epoch: int) -> Order:
+        """The order of an epoch, a pure function of it, with ``num_samples`` positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +86,8 @@ class Partition:
         seed: Of the order, in ``[0, 2^64)``.
         global_batch: Samples per step over all ranks. Where the ranks do not divide it, the
             first ranks hold one sample more.
+        sampling: Gives the order of an epoch instead of ``shuffle`` and ``seed``. It may draw a
+            sample several times; "once" then is once for each time that it is drawn.
 
     Raises:
         InputError: An argument is out of range, or the tail leaves no data at all.
@@ -76,6 +100,7 @@ class Partition:
     shuffle: bool = True
     seed: int = 0
     global_batch: int | None = field(default=None, kw_only=True)
+    sampling: Sampling | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if (self.batch_size is None) == (self.global_batch is None):
@@ -86,6 +111,9 @@ class Partition:
         batch_name = "global_batch" if self.batch_size is None else "batch_size"
         _check(batch_name, getattr(self, batch_name), 1, 1 << 32)
         _check("seed", self.seed, 0, (1 << 64) - 1)
+        if self.sampling and self.sampling.num_samples != self.num_samples:
+            drawn = self.sampling.num_samples
+            raise InputError(f"the sampling is of {drawn} samples, the partition of {self.num_samples}")
         if self.tail not in get_args(Tail):
             raise InputError(f"tail is {self.tail!r}", legal=", ".join(get_args(Tail)))
         if self.tail != "weight" and self.num_steps() == 0:
@@ -117,9 +145,19 @@ class Partition:
         left = self.num_samples - consumed
         return left // self.step_size if self.tail == "drop" else -(-left // self.step_size)
 
-    def order(self, epoch: int) -> Permutation | Identity:
+    def last_count(self, consumed: int = 0) -> int:
+        """Samples of the last step of an epoch, copies included; 0 where no step is left."""
+        steps = self.num_steps(consumed)
+        if not steps:
+            return 0
+        last = (self.num_samples - consumed) % self.step_size
+        return self._filled(last) if last and self.tail != "drop" else self.step_size
+
+    def order(self, epoch: int) -> Order:
         """The order of an epoch, the same on all ranks."""
         _check("epoch", epoch, 0, (1 << 64) - 1)
+        if self.sampling:
+            return self.sampling.order(epoch)
         return Permutation(self.num_samples, self.seed, epoch) if self.shuffle else Identity(self.num_samples)
 
     def indices(self, rank: int, epoch: int, consumed: int = 0) -> Iterator[int]:
@@ -143,7 +181,7 @@ class Partition:
         _check("consumed", consumed, 0, self.num_samples)
         return self._steps(rank, self.order(epoch), consumed)
 
-    def _steps(self, rank: int, order: Permutation | Identity, start: int) -> Iterator[Step]:
+    def _steps(self, rank: int, order: Order, start: int) -> Iterator[Step]:
         size = self.step_size
         per_step = max(1, len(range(rank, size, self.num_ranks)))
         block = 1  # the first step comes at once, later ones in growing blocks
@@ -157,11 +195,11 @@ class Partition:
         if last and self.tail != "drop":
             filled = self._filled(last)
             positions = range(start + rank, start + filled, self.num_ranks)
-            taken = _take(order, [position % self.num_samples for position in positions])
+            taken = take_positions(order, [position % self.num_samples for position in positions])
             yield Step(taken, filled, self.num_samples, filled - last)
 
     def _full_windows(
-        self, rank: int, order: Permutation | Identity, start: int, num_windows: int
+        self, rank: int, order: Order, start: int, num_windows: int
     ) -> Iterator[tuple[int, ...]]:
         size = self.step_size
         windows = range(start, start + num_windows * size, size)
@@ -183,7 +221,8 @@ class Partition:
         return min(self.step_size, -(-last // self.num_ranks) * self.num_ranks)
 
 
-def _take(order: Permutation | Identity, positions: list[int]) -> tuple[int, ...]:
+def take_positions(order: Order, positions: list[int]) -> tuple[int, ...]:
+    """The elements of an order at a list of positions, with NumPy only where it is faster."""
     if len(positions) <= _SCALAR:
         return tuple(order.at(position) for position in positions)
     import numpy as np

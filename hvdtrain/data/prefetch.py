@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from hvdtrain.data.batch import Batch
-from hvdtrain.data.reading import Failure, Request
+from hvdtrain.data.reading import Failure
 from hvdtrain.errors import TrainingError
 
 # A job's scheduler and mpirun send these to every process of a step, loader workers included.
@@ -28,8 +27,11 @@ _LEFT_TO_THE_TRAINER = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SI
 _CLOSE_GRACE_S = 2.0
 
 
-class Prefetcher:
-    """Runs a data set of batches through PyTorch's loader, in order.
+Item = TypeVar("Item")
+
+
+class Prefetcher(Generic[Item]):
+    """Runs a data set through PyTorch's loader, in order: request i goes to worker i mod ``workers``.
 
     The processes are started as Python's ``multiprocessing`` is set to: by fork on Linux up to
     Python 3.13. A forked worker is safe beside Open MPI over TCP and shared memory as long as it
@@ -38,7 +40,7 @@ class Prefetcher:
     data set must pickle, and the script's main part be guarded by ``if __name__ == "__main__"``.
 
     Args:
-        reader: Gives ``Batch`` or ``Failure`` objects.
+        reader: Gives items, such as ``Batch``, or ``Failure`` objects.
         requests: What ``reader`` is indexed with.
         workers: Processes that read; 0 reads in this process.
         pin_memory: Tensors in page-locked memory; without CUDA it has no effect.
@@ -48,7 +50,7 @@ class Prefetcher:
     def __init__(
         self,
         reader: Dataset[Any],
-        requests: Sampler[Request],
+        requests: Sampler[Any],
         *,
         workers: int,
         pin_memory: bool,
@@ -80,8 +82,8 @@ class Prefetcher:
         if hasattr(self, "_at_exit"):  # the constructor came to its end
             self.close()
 
-    def items(self, rank: int) -> Iterator[Batch]:
-        """Reads all batches once more; ends what an earlier call left unread.
+    def items(self, rank: int) -> Iterator[Item]:
+        """Reads all items once more; ends what an earlier call left unread.
 
         Raises:
             InputError: The data set raised one.
@@ -101,7 +103,7 @@ class Prefetcher:
             self._end_workers(grace_s)
         self._loader = None
 
-    def _items(self, rank: int, number: int) -> Iterator[Batch]:
+    def _items(self, rank: int, number: int) -> Iterator[Item]:
         items = self._start()
         while True:
             if number != self._newest or self._loader is None:
@@ -122,12 +124,12 @@ class Prefetcher:
                 item.raise_in_rank()
             yield item
 
-    def _start(self) -> Iterator[Batch | Failure]:
+    def _start(self) -> Iterator[Item | Failure]:
         if self._loader is None:
             raise RuntimeError("the loader was closed")
         before = set(multiprocessing.active_children())
         with _watched_children(), _blocked_signals():
-            iterator: Iterator[Batch | Failure] = iter(self._loader)
+            iterator: Iterator[Item | Failure] = iter(self._loader)
         self._iterator = iterator
         self._processes += [child for child in multiprocessing.active_children() if child not in before]
         return iterator
@@ -212,6 +214,6 @@ def _ignore_signals(worker: int) -> None:  # noqa: ARG001 - PyTorch passes the w
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _LEFT_TO_THE_TRAINER)
 
 
-def _close_at_exit(reference: weakref.ref[Prefetcher]) -> None:
+def _close_at_exit(reference: weakref.ref[Prefetcher[Any]]) -> None:
     if prefetcher := reference():
         prefetcher._close(grace_s=0.0)  # no thread can be started any more

@@ -1,22 +1,19 @@
-"""Reads the samples of one step: the part of a loader that runs in its worker processes."""
+"""Reads the samples of one pass: the part of a loader that runs in its worker processes."""
 
 from __future__ import annotations
 
-import random
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
-import numpy as np
-import torch
 from torch.utils.data import Dataset, default_collate, get_worker_info
 
 from hvdtrain.data.batch import Batch, SampleError, SkipSample
-from hvdtrain.data.partition import Step
+from hvdtrain.data.passes import Pass
 from hvdtrain.data.permutation import mix_words
+from hvdtrain.data.randomness import OwnRandom
 from hvdtrain.errors import InputError
 
 Collate = Callable[[list[Any]], Any]
@@ -24,16 +21,15 @@ Collate = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One step to read: in ``epoch``, after ``start`` of its samples."""
+    """One pass to read, in ``epoch``."""
 
-    step: Step
+    part: Pass
     epoch: int
-    start: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a step could not be read.
+    """Why a pass could not be read.
 
     It is returned, not raised: PyTorch would rebuild a raised exception in the rank from one
     string that holds the whole traceback.
@@ -57,12 +53,12 @@ class Failure:
         raise error from self.cause
 
 
-class StepReader(Dataset[Any]):
-    """A data set of steps (``Batch`` or ``Failure``) over a map-style data set of samples.
+class PassReader(Dataset[Any]):
+    """A data set of passes (``Batch`` or ``Failure``) over a map-style data set of samples.
 
-    Python's, NumPy's and PyTorch's (CPU) global random generators are seeded before each step
-    with ``mix_words(seed, epoch, start, rank)``: random augmentation depends neither on the number
-    of workers, nor on which of them reads the step, nor on whether the job was resumed.
+    Python's, NumPy's and PyTorch's (CPU) global random generators are seeded before each pass with
+    ``mix_words(seed, epoch, start, rank, number)``: random augmentation depends neither on how many
+    workers there are, nor on which of them reads the pass, nor on whether the job was resumed.
 
     Args:
         dataset: Samples. ``dataset.describe(index)`` names one in messages, ``dataset.collate(samples)``
@@ -77,24 +73,46 @@ class StepReader(Dataset[Any]):
         self._collate: Collate = getattr(dataset, "collate", default_collate)
 
     def __getitem__(self, request: Request) -> Batch | Failure:
-        """Reads a step; never raises what the data set raises."""
-        step = request.step
-        global_count = None if self._may_skip else step.global_count
-        batch = Batch(None, None, 0, global_count, step.consumed, step.copies)
-        if not step.indices:
+        """Reads a pass; never raises what the data set raises."""
+        part, step = request.part, request.part.step
+        batch = Batch(
+            None,
+            None,
+            0,
+            None if self._may_skip else step.global_count,
+            part.consumed,
+            step.copies,
+            number=part.number,
+            num_passes=part.num_passes,
+        )
+        if not part.indices and not part.filler:
             return batch
-        doing = ""
-        samples: list[Any] = []
-        skipped: list[str] = []
+        doing = _Doing()
         try:
-            with OwnRandom(mix_words(self._seed, request.epoch, request.start, self._rank)):
-                for index in step.indices:
-                    doing = f"sample {index}{self._name(index)} could not be read"
-                    self._read(index, samples, skipped)
-                doing = f"samples {_shortened(step.indices)} make no batch"
-                return _filled(batch, samples, tuple(skipped), self._collate)
+            with OwnRandom(mix_words(self._seed, request.epoch, part.start, self._rank, part.number)):
+                return self._filled(batch, part, doing)
         except Exception as error:  # whatever a user's data set may raise
-            return _failure(error, doing, self._rank)
+            return make_failure(error, doing.text, self._rank)
+
+    def _filled(self, batch: Batch, part: Pass, doing: _Doing) -> Batch:
+        """An empty batch with the samples of a pass, or those that fill it with weight 0."""
+        skipped: list[str] = []
+        samples = self._samples(part.indices, skipped, doing)
+        count, read = len(samples), part.indices
+        if not samples and part.filler:
+            samples, read = self._samples(part.filler, [], doing), part.filler
+        if not samples:
+            return replace(batch, skipped=tuple(skipped))
+        doing.text = f"samples {_shortened(read)} make no batch"
+        inputs, targets = split_pair(self._collate(samples))
+        return replace(batch, inputs=inputs, targets=targets, count=count, skipped=tuple(skipped))
+
+    def _samples(self, indices: Sequence[int], skipped: list[str], doing: _Doing) -> list[Any]:
+        samples: list[Any] = []
+        for index in indices:
+            doing.text = f"sample {index}{self._name(index)} could not be read"
+            self._read(index, samples, skipped)
+        return samples
 
     def _read(self, index: int, samples: list[Any], skipped: list[str]) -> None:
         try:
@@ -109,17 +127,21 @@ class StepReader(Dataset[Any]):
         return f" ({describe(index)})" if describe else ""
 
 
-def _filled(batch: Batch, samples: list[Any], skipped: tuple[str, ...], collate: Collate) -> Batch:
-    """An empty batch with samples put in; a collated pair is taken for (inputs, targets)."""
-    if not samples:
-        return replace(batch, skipped=skipped)
-    collated = collate(samples)
-    pair = isinstance(collated, list | tuple) and len(collated) == 2
-    inputs, targets = collated if pair else (collated, None)
-    return replace(batch, inputs=inputs, targets=targets, count=len(samples), skipped=skipped)
+@dataclass(slots=True)
+class _Doing:
+    """What the reader is about, for the message if it fails."""
+
+    text: str = ""
 
 
-def _failure(error: Exception, doing: str, rank: int) -> Failure:
+def split_pair(collated: Any) -> tuple[Any, Any]:
+    """A collated batch as (inputs, targets); what is no pair has no targets."""
+    if isinstance(collated, list | tuple) and len(collated) == 2:
+        return collated[0], collated[1]
+    return collated, None
+
+
+def make_failure(error: Exception, doing: str, rank: int) -> Failure:
     """What to hand to the rank instead of a batch.
 
     Args:
@@ -137,42 +159,6 @@ def _failure(error: Exception, doing: str, rank: int) -> Failure:
     said = " ".join(str(error).split())
     line = f"{doing} on {reader}: {type(error).__name__}: {said} ({Path(at.filename).name}:{at.lineno})"
     return Failure(line, detail, cause)
-
-
-class OwnRandom:
-    """A context in which the global random generators have a course of their own.
-
-    They are seeded when it is entered and have the surrounding program's state outside of it: the
-    model's dropout does not depend on the loader. CUDA's generators are left alone.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def __enter__(self) -> None:
-        self._outer = _states()
-        random.seed(self._seed)
-        # High word first: low word first is what random.seed does, and both would draw the same numbers.
-        np.random.seed([self._seed >> 32, self._seed & 0xFFFFFFFF])
-        torch.default_generator.manual_seed(self._seed)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _set_states(self._outer)
-
-
-_States = tuple[Any, Any, torch.Tensor]
-
-
-def _states() -> _States:
-    return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
-
-
-def _set_states(states: _States) -> None:
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-    torch.default_generator.set_state(states[2])
 
 
 def _shortened(indices: Sequence[int]) -> str:

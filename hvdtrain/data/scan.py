@@ -52,6 +52,11 @@ class Images:
         """The class number of an image."""
         return self._labels[index]
 
+    @property
+    def labels(self) -> array[int]:
+        """The class numbers of all images."""
+        return self._labels
+
 
 @dataclass(frozen=True)
 class Listing:
@@ -80,7 +85,11 @@ def scan_folder(config: FolderData) -> Listing:
     try:
         return _listed(config)
     except OSError as error:
-        raise InputError(f"{error.filename} cannot be read: {error.strerror}", where=_WHERE) from None
+        raise InputError(
+            f"{error.filename} cannot be read: {error.strerror}",
+            where=_WHERE,
+            do="mend its permissions or link",
+        ) from None
 
 
 def _listed(config: FolderData) -> Listing:
@@ -149,7 +158,9 @@ def _walk(folder: Path, name: str, ignored: _Ignored) -> Iterator[str]:
         status = os.stat(folder / below)
         identity = (status.st_dev, status.st_ino)
         if identity in parents:
-            raise InputError(f"link {folder / below} leads back to a folder that it is in", where=_WHERE)
+            raise InputError(
+                f"link {folder / below} leads back to a folder that it is in", where=_WHERE, do="remove it"
+            )
         for entry in _entries(folder / below):
             path = f"{below}/{entry.name}"
             if entry.is_dir():
@@ -195,6 +206,7 @@ def _check_same_classes(train: Sequence[str], validation: Sequence[str], folder:
         raise InputError(
             f"the classes of {folder} are not those of the training images: it {' and '.join(parts)}",
             where=_WHERE,
+            do="name the class folders of both parts alike",
         )
 
 
@@ -217,7 +229,8 @@ def _with_held_out(root: Path, found: dict[str, list[str]], ignored: _Ignored) -
             f"{root} has one image per class: none can be held out", where=_WHERE, do="add images"
         )
     total = len(train) + len(validation)
-    notes = [f"{len(validation)} of {total} images in {root} are held out, a fixed fifth of each class"]
+    verb = "is" if len(validation) == 1 else "are"
+    notes = [f"{len(validation)} of {total} images in {root} {verb} held out, a fixed fifth of each class"]
     if single := [name for name, images in held.items() if not images]:
         notes.append(f"classes with a single image, which is used for training: {_named(single)}")
     return Listing(tuple(found), train, validation, (*notes, *ignored.notes()))
@@ -247,7 +260,11 @@ class _Ignored:
         self.count += 1
 
     def notes(self) -> list[str]:
-        return [f"{self.count} other files are ignored, such as {self.example}"] if self.count else []
+        if not self.count:
+            return []
+        if self.count == 1:
+            return [f"1 other file is ignored: {self.example}"]
+        return [f"{self.count} other files are ignored, such as {self.example}"]
 
 
 def _named(names: Iterable[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +11,14 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from hvdtrain.config import DigitsData, FactoryData, FolderData, SyntheticData
+from hvdtrain.config import DataConfig, DigitsData, FactoryData, FolderData, SyntheticData, TarData
 from hvdtrain.data.batch import SkipSample
 from hvdtrain.data.factory import call_factory, import_factory
 from hvdtrain.data.partition import Step
-from hvdtrain.data.reading import Failure, Request, StepReader
+from hvdtrain.data.passes import Pass
+from hvdtrain.data.reading import Failure, PassReader, Request
 from hvdtrain.data.scan import Listing, scan_folder
+from hvdtrain.data.tarindex import TarListing, list_shards
 from hvdtrain.errors import InputError
 
 _SEEDS = (0, 1)  # of synthetic training and validation samples
@@ -46,14 +50,12 @@ class Source:
         return None if self.sample is None else tuple(self.sample.shape)
 
 
-def build_source(
-    config: DigitsData | FolderData | SyntheticData | FactoryData, listing: Listing | None = None
-) -> Source:
+def build_source(config: DataConfig, listing: Listing | TarListing | None = None) -> Source:
     """Builds the data sets that a job names.
 
     Args:
         config: The job file's ``data`` section.
-        listing: What ``scan_folder`` found, where another rank scanned the folder already.
+        listing: What ``list_source`` found, where another rank looked the files up already.
 
     Raises:
         InputError: The data cannot be found or read, or a factory's samples are no pairs.
@@ -62,7 +64,9 @@ def build_source(
     if isinstance(config, DigitsData):
         return _digits()
     if isinstance(config, FolderData):
-        return _folder(config, listing or scan_folder(config))
+        return _folder(config, listing if isinstance(listing, Listing) else scan_folder(config))
+    if isinstance(config, TarData):
+        return _tar(config, listing if isinstance(listing, TarListing) else list_shards(config))
     if isinstance(config, SyntheticData):
         return _synthetic(config)
     return _from_factory(config)
@@ -76,27 +80,47 @@ def _digits() -> Source:
 
 
 def _folder(config: FolderData, listing: Listing) -> Source:
-    try:
+    with _pillow():
         from hvdtrain.data.folder import FolderDataset
-    except ImportError as error:
-        raise InputError(f"reading images needs Pillow: {error}", do="pip install Pillow") from None
     skip = config.unreadable == "skip"
     train, validation = (
         FolderDataset(images, config.image_size, config.channels, skip)
         for images in (listing.train, listing.validation)
     )
-    return Source(train, validation, len(listing.classes), _first_image(train), listing.notes, skip)
+    sample = _first_image(train, "data.path")
+    return Source(train, validation, len(listing.classes), sample, listing.notes, skip)
 
 
-def _first_image(images: Dataset[tuple[torch.Tensor, int]]) -> torch.Tensor:
+def _tar(config: TarData, listing: TarListing) -> Source:
+    with _pillow():
+        from hvdtrain.data.images import ImageReader
+        from hvdtrain.data.tar import TarDataset
+    skip = config.unreadable == "skip"
+    train, validation = (
+        TarDataset(samples, ImageReader(config.image_size, config.channels, skip, f"data.{part}"))
+        for part, samples in (("train", listing.train), ("validation", listing.validation))
+    )
+    sample = _first_image(train, "data.train")
+    return Source(train, validation, config.classes, sample, listing.notes, skip)
+
+
+@contextmanager
+def _pillow() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(f"reading images needs Pillow: {error}", do="pip install Pillow") from None
+
+
+def _first_image(images: Dataset[tuple[torch.Tensor, int]], where: str) -> torch.Tensor:
     """The first image that is not to be skipped."""
-    count = len(images)  # type: ignore[arg-type]  # a FolderDataset has a length
+    count = len(images)  # type: ignore[arg-type]  # both kinds have a length
     for index in range(count):
         try:
             return images[index][0]
         except SkipSample:
             continue
-    raise InputError(f"none of the {count} training images can be read", where="data.path")
+    raise InputError(f"none of the {count} training images can be read", where=where)
 
 
 def _synthetic(config: SyntheticData) -> Source:
@@ -145,7 +169,7 @@ def _check_map_style(dataset: Any, name: str) -> None:
 def _first_input(dataset: Dataset[Any], spec: str) -> torch.Tensor | None:
     """The input of the first sample, read once and as a loader would read it."""
     checked = _Checked(dataset, f"{spec}: sample 0 of the train data set")
-    item = StepReader(checked, seed=0, rank=0)[Request(Step((0,), 1, 1), epoch=0, start=0)]
+    item = PassReader(checked, seed=0, rank=0)[Request(Pass(Step((0,), 1, 1), 0, indices=(0,)), epoch=0)]
     if isinstance(item, Failure):
         item.raise_in_rank()
     if item.targets is None:

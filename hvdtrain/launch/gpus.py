@@ -37,7 +37,7 @@ def may_open(minor: int) -> bool | None:
 
 def visible_gpus(
     environ: Mapping[str, str],
-    listing: Path = DRIVER_GPUS,
+    listing: Path | None = None,
     may_use: Callable[[int], bool | None] = may_open,
 ) -> list[Gpu]:
     """The GPUs that a process with this environment would see, in its order.
@@ -45,9 +45,10 @@ def visible_gpus(
     Args:
         environ: CUDA_VISIBLE_DEVICES narrows what the process may use: indices, UUIDs or MIG names; as the
             CUDA runtime does, reading stops at the first word that names nothing.
-        listing: The driver's folder with an entry per GPU, named by PCI address.
+        listing: The driver's folder with an entry per GPU, named by PCI address; None takes this machine's.
         may_use: Tells of a GPU's device number whether the process may open it.
     """
+    listing = DRIVER_GPUS if listing is None else listing
     entries = sorted(listing.iterdir()) if listing.is_dir() else []
     present = _usable([_read(entry) for entry in entries], may_use)
     visible = environ.get("CUDA_VISIBLE_DEVICES")
@@ -62,7 +63,7 @@ def visible_gpus(
     return chosen
 
 
-def count_gpus(environ: Mapping[str, str], listing: Path = DRIVER_GPUS) -> int:
+def count_gpus(environ: Mapping[str, str], listing: Path | None = None) -> int:
     """How many GPUs a process with this environment would see."""
     return len(visible_gpus(environ, listing))
 

@@ -31,7 +31,6 @@ class Horovodrun:
     """Starts ranks with horovodrun."""
 
     name: str = "horovodrun"
-    end_signal: signal.Signals = SOFT_END
 
     def refusal(self, plan: LaunchPlan) -> str:
         """Why this launcher cannot start the plan; empty if it can."""
@@ -47,6 +46,10 @@ class Horovodrun:
         if any(":" in host.name for host in plan.placement.hosts):
             return "it does not read IPv6 addresses"
         return prefix_refusal(plan)
+
+    def end_signal(self, plan: LaunchPlan) -> signal.Signals:  # noqa: ARG002
+        """The signal that asks the ranks to end, to the mpirun below."""
+        return SOFT_END
 
     def command(self, plan: LaunchPlan) -> Command:
         """The horovodrun command, in an environment of named variables only: it sends all that it has."""

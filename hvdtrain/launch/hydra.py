@@ -6,9 +6,19 @@ MPI Library Developer Reference. Hydra takes long options with one dash.
 
 from __future__ import annotations
 
+import signal
+
 from hvdtrain.launch.exports import forwarded_names, rank_environment
 from hvdtrain.launch.plan import LaunchPlan, agent_argv
 from hvdtrain.process import Command
+
+# It hands the first SIGTERM on to the ranks and waits for them; the second one kills (MPICH 4.0.2).
+END_SIGNAL = signal.SIGTERM
+# It knows no handler for it, so it would end, and the ranks with it.
+DEAF_TO = frozenset({signal.SIGUSR2})
+
+# Hydra 4.0.2 leaves the last variable of its own environment out of what -genvlist sends to other hosts.
+_LEFT_OUT = {"HVDTRAIN_LAST_VARIABLE": "1"}
 
 
 def command(plan: LaunchPlan) -> Command:
@@ -21,6 +31,7 @@ def command(plan: LaunchPlan) -> Command:
     argv = [plan.mpi.path, *(() if is_intel else ("-bind-to", "none")), *_bootstrap(plan)]
     if not plan.is_local:
         argv += ["-genvlist", ",".join(sorted({*forwarded_names(plan), *environment}))]
+        environment = {**environment, **_LEFT_OUT}
         if plan.network is not None:
             argv += ["-iface", plan.network.interfaces[0]]
     return Command((*argv, *_ranks(plan)), environment)

@@ -7,6 +7,7 @@ from typing import Any
 
 from hvdtrain.errors import InputError
 from hvdtrain.launch.horovodrun import Horovodrun
+from hvdtrain.launch.hydra import DEAF_TO
 from hvdtrain.launch.local import Local
 from hvdtrain.launch.mpirun import Mpirun
 from hvdtrain.launch.plan import Launcher, LaunchPlan
@@ -35,7 +36,9 @@ def choose_launcher(plan: LaunchPlan, name: str = "auto") -> Launcher:
         if not reason:
             return by_name[candidate]
         reasons.append(f"{candidate}: {reason}")
-    raise InputError(f"{plan.size} ranks cannot be started", do="; ".join(reasons))
+    raise InputError(
+        f"{plan.size} rank{'s' if plan.size > 1 else ''} cannot be started", do="; ".join(reasons)
+    )
 
 
 def check_launcher(name: str) -> None:
@@ -77,12 +80,17 @@ def launch_job(
         on_event=on_event,
         base_env=plan.environ,
         terms=Terms(
-            chosen.end_signal,
+            chosen.end_signal(plan),
             timeout_s,
             hears_beats=not plan.is_local,
+            deaf_to=DEAF_TO if _is_hydra(chosen, plan) else frozenset(),
             is_wrapper=isinstance(chosen, Horovodrun),  # which leaves a shell around its mpirun
         ),
     )
+
+
+def _is_hydra(launcher: Launcher, plan: LaunchPlan) -> bool:
+    return isinstance(launcher, Mpirun) and plan.mpi is not None and plan.mpi.vendor != "openmpi"
 
 
 def _candidates(plan: LaunchPlan) -> tuple[str, ...]:

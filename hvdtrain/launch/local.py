@@ -31,7 +31,6 @@ class Local:
     """Starts the ranks of this host without MPI."""
 
     name: str = "local"
-    end_signal: signal.Signals = signal.SIGTERM
 
     def refusal(self, plan: LaunchPlan) -> str:
         """Why this launcher cannot start the plan; empty if it can."""
@@ -39,6 +38,10 @@ class Local:
         if len(hosts) > 1 or not is_this_machine(hosts[0]):
             return f"it starts ranks on this machine only, not on {', '.join(hosts)}"
         return ""
+
+    def end_signal(self, plan: LaunchPlan) -> signal.Signals:  # noqa: ARG002
+        """The signal that asks the ranks to end; it is handed on as it is."""
+        return signal.SIGTERM
 
     def command(self, plan: LaunchPlan) -> Command:
         """The command that starts every rank here."""

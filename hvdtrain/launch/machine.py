@@ -50,17 +50,43 @@ def plan_here(placement: Placement, environ: Mapping[str, str]) -> LaunchPlan:
         environ: The caller's environment.
     """
     path = find_mpirun(environ, sys.prefix)
-    return LaunchPlan(
+    num_gpus = count_gpus(environ)
+    plan = LaunchPlan(
         placement=placement,
         program=(),
         python=sys.executable,
         environ=environ,
         mpi=ask_mpirun(path, environ) if path else None,
         cores=len(os.sched_getaffinity(0)),
-        uses_gpus=count_gpus(environ) > 0,
+        uses_gpus=num_gpus > 0,
         is_root=os.geteuid() == 0,
         has_horovodrun=find_spec("horovod") is not None,
     )
+    return replace(plan, gpus=(num_gpus,)) if plan.is_local else plan
+
+
+def refuse_shared_gpus(plan: LaunchPlan) -> None:
+    """Refuses a host with more ranks than GPUs before anything is started.
+
+    Slurm hands out GPUs by task, and shows another process of its job fewer or more of them than a rank will
+    see; there the ranks themselves look when they start.
+
+    Raises:
+        InputError: With both numbers.
+    """
+    if not plan.uses_gpus or plan.slurm is not None:
+        return
+    for host, num_gpus in zip(plan.placement.hosts, plan.gpus, strict=False):
+        needed = host.slots if host.devices is None else max(host.devices) + 1
+        if needed > num_gpus:
+            what = f"{host.slots} ranks" if host.devices is None else f"GPU {max(host.devices)}"
+            shown = "no GPU" if num_gpus == 0 else "1 GPU" if num_gpus == 1 else f"{num_gpus} GPUs"
+            raise InputError(
+                f"{what} on {host.name}, which shows {shown}",
+                where=plan.placement.source,
+                legal="a rank for each GPU",
+                do="start fewer ranks on it, or pass --no-gpus for a program that uses none",
+            )
 
 
 def slurm_facts(environ: Mapping[str, str], mpi_type: str = "") -> SlurmFacts | None:
@@ -114,6 +140,7 @@ def survey_hosts(
         plan,
         cores=min(one["cores"] for one in reports),
         uses_gpus=any(one["gpus"] for one in reports),
+        gpus=tuple(one["gpus"] for one in reports),
         network=network,
     )
     if network is None:

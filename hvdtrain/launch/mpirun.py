@@ -33,7 +33,6 @@ class Mpirun:
     """Starts ranks with the mpirun of Open MPI, MPICH or Intel MPI."""
 
     name: str = "mpirun"
-    end_signal: signal.Signals = SOFT_END
 
     def refusal(self, plan: LaunchPlan) -> str:
         """Why this launcher cannot start the plan; empty if it can."""
@@ -44,6 +43,11 @@ class Mpirun:
         if " " in plan.ssh.identity and not plan.is_local:
             return f"it splits {plan.ssh.identity!r} at blanks; name the key in ~/.ssh/config"
         return openmpi.prefix_refusal(plan) if plan.mpi.vendor == "openmpi" else ""
+
+    def end_signal(self, plan: LaunchPlan) -> signal.Signals:
+        """The signal that asks the ranks to end softly."""
+        assert plan.mpi is not None, "refused before"
+        return SOFT_END if plan.mpi.vendor == "openmpi" else hydra.END_SIGNAL
 
     def command(self, plan: LaunchPlan) -> Command:
         """The mpirun command: one process per slot, bound to no core, never oversubscribed."""

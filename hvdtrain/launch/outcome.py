@@ -20,8 +20,10 @@ _HINTS = {
     int(ExitCode.PREEMPTED): "preempted after a checkpoint",
     NOT_FOUND: "the program was not found",
 }
-# How Python joins the tracebacks of one failure.
-_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_TRACEBACK = "Traceback (most recent call last):"
+_CONTEXT_LINES = 20  # of a failed rank's stderr, where nothing says which of it tells why
+_MAX_OTHERS = 8  # ranks that failed after the first and that are told of one by one
+_MAX_ERROR = 200  # characters of what is told of each
 
 
 class Line(NamedTuple):
@@ -43,6 +45,8 @@ class RankEnd:
         time_s: When, by the host's clock, seconds since 1970.
         was_asked: Whether it was asked to end before: then it is no cause of a failure.
         tail: The last lines of its stderr; empty if it succeeded.
+        last_words: Those of them that tell why it failed, such as a traceback: they were not shown before, or
+            long before. Empty where nothing told it.
     """
 
     rank: int
@@ -51,6 +55,14 @@ class RankEnd:
     time_s: float
     was_asked: bool = False
     tail: tuple[str, ...] = ()
+    last_words: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> str:
+        """The line of its last words that names the error; empty where there is none."""
+        starts = [i for i, line in enumerate(self.last_words) if line.startswith(_TRACEBACK)]
+        lines = self.last_words[starts[-1] + 1 :] if starts else self.last_words
+        return next((line for line in lines if line.strip() and not line.startswith((" ", "\t"))), "")
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,7 @@ class JobOutcome:
         launcher_lines: What the launcher itself said, without what it says of every failure.
         interrupted: The signal that ended the job from outside, 0 if none did.
         reason: Why the supervisor itself ended the job; empty if it did not.
+        other_failures: The other ranks that failed, in their order: not those that were asked to end.
     """
 
     exit_code: int
@@ -76,12 +89,18 @@ class JobOutcome:
     launcher_lines: tuple[str, ...] = ()
     interrupted: int = 0
     reason: str = ""
+    other_failures: tuple[RankEnd, ...] = ()
+
+    @property
+    def is_ended_by_reason(self) -> bool:
+        """Whether the reason is what to tell, not a rank's failure."""
+        return bool(self.reason) and (self.first_failure is None or self.exit_code == ExitCode.USAGE)
 
 
 def failure_text(outcome: JobOutcome, log_dir: Path | None = None) -> str:
     """What to tell of a job that failed: who, then its last words once, then where more stands."""
     first = outcome.first_failure
-    if outcome.reason and (first is None or outcome.exit_code == ExitCode.USAGE):
+    if outcome.is_ended_by_reason:
         return outcome.reason
     if first is None:
         missing = sorted(set(range(outcome.size)) - outcome.done)
@@ -94,10 +113,11 @@ def failure_text(outcome: JobOutcome, log_dir: Path | None = None) -> str:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         silent = f" before rank {ranks} said it was done" if missing else ""
         return "\n".join([f"the launcher {how}{silent}", *outcome.launcher_lines])
-    lines = [f"rank {first.rank} on host {first.host} failed: {_how(first.code)}", *_last_words(first.tail)]
+    lines = [f"rank {first.rank} on host {first.host} failed: {_how(first.code)}"]
+    lines += first.last_words or _context(first.tail)
     if log_dir is not None:
         lines.append(f"log: {log_dir / f'rank-{first.rank}.log'}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_others(outcome.other_failures)])
 
 
 def job_code(code: int) -> int:
@@ -127,12 +147,30 @@ def _signal_of(code: int) -> int:
     return -code if code < 0 else code - SIGNALLED if SIGNALLED < code <= SIGNALLED + signal.SIGRTMAX else 0
 
 
-def _last_words(tail: tuple[str, ...]) -> tuple[str, ...]:
-    """The last traceback in a rank's stderr, with those that led to it, or else the last lines."""
-    starts = [i for i, line in enumerate(tail) if line.startswith("Traceback (most recent call last):")]
-    if not starts:
-        return tail[-20:]
-    start = starts.pop()
-    while starts and any(line.startswith(_CHAINED) for line in tail[starts[-1] : start]):
-        start = starts.pop()
-    return tail[start:]
+def _others(ends: tuple[RankEnd, ...]) -> list[str]:
+    """Who failed after the first, a line each: often only because the first one did."""
+    if not ends:
+        return []
+    lines = ["1 other rank failed too:" if len(ends) == 1 else f"{len(ends)} other ranks failed too:"]
+    for end in ends[:_MAX_OTHERS]:
+        error = f": {end.error[:_MAX_ERROR]}" if end.error else ""
+        lines.append(f"  rank {end.rank} on host {end.host}: {_how(end.code)}{error}")
+    more = len(ends) - _MAX_OTHERS
+    return [*lines, f"  and {more} more"] if more > 0 else lines
+
+
+def _context(tail: tuple[str, ...]) -> tuple[str, ...]:
+    """The last lines of a rank's stderr, without tracebacks that it survived: they were no reason."""
+    begin = 0
+    for i, line in enumerate(tail):
+        if line.startswith(_TRACEBACK):
+            begin = _end_of_traceback(tail, i)
+    return tail[begin:][-_CONTEXT_LINES:]
+
+
+def _end_of_traceback(lines: tuple[str, ...], start: int) -> int:
+    """The index behind the line that names the exception."""
+    for i in range(start + 1, len(lines)):
+        if lines[i].strip() and not lines[i].startswith((" ", "\t")):
+            return i + 1
+    return len(lines)

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from hvdtrain.errors import InputError
 from hvdtrain.launch.frames import EVENT_MARK, encode
+from hvdtrain.launch.last_words import LastWords
 
 TAIL_LINES = 200
 _TAIL_WIDTH = 2000
@@ -58,16 +59,20 @@ class Outlet:
     """Takes what one rank prints.
 
     Attributes:
+        log: The rank's log, if it has one.
         tail: The last ``TAIL_LINES`` lines of stderr.
-        uncaught_pid: The process that said it died of an uncaught exception; None while none did.
-        uncaught_at: When it said so, seconds since 1970.
+        last_words: What is held back of it.
+        program_pid: The rank's own process; None before it was started.
+        uncaught_at: When it said that it dies of an uncaught exception, seconds since 1970; None if never.
     """
 
-    def __init__(self, rank: int, log: BinaryIO | None, fd: int = 2) -> None:
+    def __init__(self, rank: int, log: BinaryIO | None = None, fd: int = 2) -> None:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self.uncaught_pid: int | None = None
-        self.uncaught_at = 0.0
-        self._rank, self._log, self._fd = rank, log, fd
+        self.last_words = LastWords(lambda text: self.send({"stderr": text}))
+        self.program_pid: int | None = None
+        self.uncaught_at: float | None = None
+        self.log = log
+        self._rank, self._fd = rank, fd
 
     def send(self, content: dict[str, Any]) -> None:
         """Sends one message.
@@ -84,10 +89,14 @@ class Outlet:
         if text.startswith(EVENT_MARK) and self._event(text[len(EVENT_MARK) :]):
             return
         text = text[text.rfind("\r") + 1 :]  # of a progress bar, what a terminal would show
+        self._write_log(text)
         if stream == "stderr":
             self.tail.append(text[:_TAIL_WIDTH])
+            if self.last_words.take(text, time.monotonic()):
+                return
+        else:
+            self.last_words.pass_by()
         self.send({stream: text})
-        self._write_log(text)
 
     def keep(self, text: str) -> None:
         """Keeps a line for the log and among the last words, which the supervisor tells of one rank only."""
@@ -95,12 +104,12 @@ class Outlet:
         self._write_log(text)
 
     def _write_log(self, text: str) -> None:
-        if self._log is None:
+        if self.log is None:
             return
         try:
-            self._log.write(text.encode("utf-8", errors="replace") + b"\n")
+            self.log.write(text.encode("utf-8", errors="replace") + b"\n")
         except OSError as error:
-            self._log = None
+            self.log = None
             self.send({"stderr": f"hvdtrain: the log of rank {self._rank} ends here: {error.strerror}"})
 
     def _event(self, text: str) -> bool:
@@ -110,8 +119,12 @@ class Outlet:
             return False
         if not isinstance(event, dict):
             return False
-        if "uncaught" in event:
-            self.uncaught_pid, self.uncaught_at = event.get("pid"), time.time()
+        if "raising" in event:
+            self.last_words.begin(time.monotonic())
+        elif "uncaught" in event:
+            is_own = event.get("pid") == self.program_pid
+            self.last_words.end(is_lost=is_own)
+            self.uncaught_at = time.time() if is_own else self.uncaught_at
         else:
             self.send({"event": event})
         return True

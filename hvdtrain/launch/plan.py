@@ -6,7 +6,6 @@ import json
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Protocol
 
@@ -96,6 +95,7 @@ class LaunchPlan:
         cores: Cores that this process may use, ``len(os.sched_getaffinity(0))``. Other hosts are taken
             to have as many, unless they were asked.
         uses_gpus: Whether the ranks compute on GPUs.
+        gpus: GPUs that each host of the placement shows; empty where nobody asked them.
         is_root: Whether the caller is root, whom Open MPI refuses by default.
         bind: What each rank is bound to: ``none``, ``core``, ``numa`` or ``gpu``.
         network: The network that MPI and NCCL are to use; None leaves it to them.
@@ -115,6 +115,7 @@ class LaunchPlan:
     mpi: MpiFacts | None = None
     cores: int = 1
     uses_gpus: bool = False
+    gpus: tuple[int, ...] = ()
     is_root: bool = False
     bind: str = "none"
     network: Network | None = None
@@ -140,8 +141,7 @@ class LaunchPlan:
     @property
     def is_local(self) -> bool:
         """Whether all ranks run on this machine: nothing has to be told to, or asked of, another one."""
-        name = self.placement.hosts[0].name
-        return self.is_one_host and (is_this_machine(name) or _is_own_address(name))
+        return self.is_one_host and is_this_machine(self.placement.hosts[0].name)
 
     @property
     def is_crowded(self) -> bool:
@@ -162,15 +162,14 @@ class Launcher(Protocol):
     def name(self) -> str:
         """The word for ``--launcher``."""
 
-    @property
-    def end_signal(self) -> signal.Signals:
-        """The signal to the command on which it asks the ranks to end and leaves them their time."""
-
     def refusal(self, plan: LaunchPlan) -> str:
         """Why this launcher cannot start the plan; empty if it can."""
 
     def command(self, plan: LaunchPlan) -> Command:
         """The command that starts the plan, for plans that are not refused."""
+
+    def end_signal(self, plan: LaunchPlan) -> signal.Signals:
+        """The signal to that command on which it asks the ranks to end and leaves them their time."""
 
     def notes(self, plan: LaunchPlan) -> tuple[str, ...]:
         """What the launcher chose on its own, one sentence each, for the user to read."""
@@ -179,18 +178,6 @@ class Launcher(Protocol):
 def default_slots(num_gpus: int, cores: int) -> int:
     """Slots of this machine unless the user says otherwise: one per GPU, or else one per core."""
     return num_gpus or cores
-
-
-def _is_own_address(host: str) -> bool:
-    """Whether a host is named by an address of this machine's."""
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    import psutil
-
-    cards = psutil.net_if_addrs().values()
-    return any(host == one.address.partition("%")[0] for addresses in cards for one in addresses)
 
 
 def agent_argv(plan: LaunchPlan) -> tuple[str, ...]:

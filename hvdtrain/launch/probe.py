@@ -24,7 +24,8 @@ def mpi_size(environ: Mapping[str, str]) -> int | None:
     if find_spec("mpi4py") is None:
         return None
     try:
-        told = run(command(sys.executable, "-P", "-c", _SIZE), timeout_s=_TIMEOUT_S, base_env=environ)
+        ask = command(sys.executable, "-P", "-c", _SIZE)
+        told = run(ask, timeout_s=_TIMEOUT_S, base_env=environ, keeps_descriptors=True)
     except TimeoutError:
         return 1
     last = told.stdout.split()[-1:]

@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hvdtrain.errors import ExitCode, HvdtrainError, InputError
 from hvdtrain.launch.outlet import LineBuffer, Outlet, open_log
@@ -66,10 +67,11 @@ class Child:
 
     Attributes:
         was_asked: Whether a signal asked it to end.
+        is_excused: Whether that came before it failed on its own, as far as it told.
     """
 
     def __init__(self, process: Process, outlet: Outlet, world: World, has_beat: bool) -> None:
-        self.was_asked = False
+        self.was_asked = self.is_excused = False
         self._process, self._outlet = process, outlet
         self._term_grace_s = _MPIRUN_GRACE_S if world.launcher == "openmpi" else _TERM_GRACE_S
         self._next_beat = time.monotonic() + _BEAT_S if has_beat else float("inf")
@@ -115,7 +117,8 @@ class Child:
         is_timed = (
             drain_until < float("inf")
             or self._kill_at < float("inf")
-            or self._outlet.uncaught_pid == self._process.pid
+            or self._outlet.uncaught_at is not None
+            or self._outlet.last_words.is_waiting
         )
         return 0.05 if is_timed else _ORPHAN_CHECK_S
 
@@ -140,6 +143,7 @@ class Child:
             grace_s = self._term_grace_s
         if number in ENDING:
             self._kill_at = 0.0 if self.was_asked else time.monotonic() + grace_s
+            self.is_excused = self.is_excused or self._outlet.uncaught_at is None
             self.was_asked = True
         if self._process.poll() is None:
             os.kill(self._process.pid, number)
@@ -150,6 +154,7 @@ class Child:
         for stream, buffer in self._buffers.items():
             for line in buffer.progress(now):
                 self._outlet.line(stream, line)
+        self._outlet.last_words.release_if_old(now)
         if now >= self._next_beat:
             self._outlet.send({"beat": 1})
             self._next_beat = now + _BEAT_S
@@ -158,7 +163,7 @@ class Child:
             self._kill_at = now + _ORPHAN_GRACE_S
         if now >= self._kill_at:
             end_group(self._process.pid, grace_s=0.0)
-        elif self._outlet.uncaught_pid == self._process.pid and now - self._last_output > _LOST_GRACE_S:
+        elif self._outlet.uncaught_at is not None and now - self._last_output > _LOST_GRACE_S:
             self._is_lost = True
             end_group(self._process.pid, grace_s=1.0)
 
@@ -166,8 +171,9 @@ class Child:
 def run_rank(options: Options) -> int:
     """Runs the program as the rank that the environment names; returns the exit code."""
     world = find_world(os.environ)
-    outlet = Outlet(world.rank, open_log(options.log_dir, world.rank))
+    outlet = Outlet(world.rank)
     try:
+        outlet.log = open_log(options.log_dir, world.rank)
         cmd = Command(options.program, _prepare(world, options, outlet))
     except InputError as error:
         outlet.send({"refusal": str(error)})
@@ -175,21 +181,26 @@ def run_rank(options: Options) -> int:
     pid, was_asked = None, False
     adopt_orphans()  # those of the program's processes that leave its session are to end with it
     try:
-        process = spawn(cmd, death_signal=signal.SIGKILL)
+        process = spawn(cmd, death_signal=signal.SIGKILL, keeps_descriptors=True)
     except OSError as error:
         outlet.keep(f"hvdtrain: cannot start {cmd.argv[0]!r}: {error.strerror}")
         code = 127 if isinstance(error, FileNotFoundError) else 126
     else:
-        pid = process.pid
+        pid = outlet.program_pid = process.pid
         child = Child(process, outlet, world, options.has_beat)
         try:
             code = child.watch()
-            was_asked = child.was_asked
+            was_asked = child.is_excused
         finally:
             end_descendants()
-    failed_at = outlet.uncaught_at if outlet.uncaught_pid == pid is not None else time.time()
-    end = {"code": code, "pid": pid, "host": os.uname().nodename, "time": failed_at, "asked": was_asked}
-    outlet.send({"end": end if code == 0 else {**end, "tail": list(outlet.tail)}})
+    failed_at = time.time() if outlet.uncaught_at is None else outlet.uncaught_at
+    host = os.uname().nodename
+    end: dict[str, Any] = {"code": code, "pid": pid, "host": host, "time": failed_at, "asked": was_asked}
+    if code == 0 or was_asked:
+        outlet.last_words.release()
+    if code:
+        end |= {"tail": list(outlet.tail), "last_words": outlet.last_words.close()}
+    outlet.send({"end": end})
     return 128 - code if code < 0 else code
 
 

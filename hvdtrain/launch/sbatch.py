@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _PLAIN = re.compile(r"[\w./:,@%+=\[\]^~-]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
+_EXPORT = re.compile(r"(?:^|[;\n])\s*export\s+([A-Za-z_][A-Za-z0-9_]*)=")
 _SIGNAL = re.compile(r"(B:|R:)?(SIG)?([A-Z][A-Z0-9]*|\d+)(@\d+)?")
 
 
@@ -125,6 +126,14 @@ def parse_sbatch_options(settings: tuple[str, ...]) -> dict[str, str]:
             raise InputError(f"{setting!r}", where="--sbatch", legal="a long option of sbatch: mail-type=END")
         options[name] = value
     return options
+
+
+def setup_names(lines: Sequence[str]) -> tuple[str, ...]:
+    """Names of the variables that lines of shell export: the ranks are to get them as well.
+
+    An export behind ``&&``, ``if`` and the like may not be reached, so it is none.
+    """
+    return tuple(dict.fromkeys(name for line in lines for name in _EXPORT.findall(line)))
 
 
 def _options(job: BatchJob) -> dict[str, str]:

@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 # Requests to end, and the two that sites use to announce the end of a job's time.
-HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+HANDED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 # What asks a process to end.
-ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
+ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 # What asks a rank agent to end its program softly where the launcher would answer SIGTERM otherwise: Open
 # MPI's mpirun kills the ranks within 250 ms of one, but hands this signal on. By default it is ignored.
@@ -36,7 +36,10 @@ def signals_to(handle: Callable[[int], None]) -> Iterator[int]:
 
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     old_fd = signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    old = {number: signal.signal(number, on_signal) for number in (*HANDED_ON, SOFT_END, signal.SIGCHLD)}
+    taken = [*HANDED_ON, SOFT_END, signal.SIGCHLD]
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # nohup: it is to outlive its terminal
+        taken.remove(signal.SIGHUP)
+    old = {number: signal.signal(number, on_signal) for number in taken}
     try:
         yield wake
     finally:

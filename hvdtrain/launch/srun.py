@@ -22,7 +22,6 @@ class Srun:
     """Starts ranks as a step of the Slurm job around."""
 
     name: str = "srun"
-    end_signal: signal.Signals = signal.SIGTERM  # srun then kills; ranks that reported are asked by scancel
 
     def refusal(self, plan: LaunchPlan) -> str:
         """Why this launcher cannot start the plan; empty if it can."""
@@ -37,6 +36,10 @@ class Srun:
             vendor = plan.mpi.vendor if plan.mpi else "no MPI"
             return f"none of its --mpi types is known to work with {vendor}; {_types(plan)}"
         return ""
+
+    def end_signal(self, plan: LaunchPlan) -> signal.Signals:  # noqa: ARG002
+        """The signal that ends the step: srun then kills. Ranks that reported are asked by scancel."""
+        return signal.SIGTERM
 
     def command(self, plan: LaunchPlan) -> Command:
         """The srun command: one task per slot, bound to nothing, ended when one task fails."""

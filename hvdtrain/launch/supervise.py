@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ from hvdtrain.launch.outcome import tagged as tagged
 from hvdtrain.launch.paragraphs import Talk, worth_telling
 from hvdtrain.launch.roster import SILENCE_S, Roster, planned_layout
 from hvdtrain.launch.signals import ENDING, SOFT_END, mpirun_below, signals_to
+from hvdtrain.launch.terms import Terms as Terms
 from hvdtrain.process import Command, Process, end_group, run, spawn
 
 _FAIL_GRACE_S = 4.0  # what the launcher gets to end the other ranks after one failed
@@ -36,23 +38,6 @@ _ORPHAN_GRACE_S = 5.0  # what the ranks get to end after the launcher did
 _REFUSAL_GRACE_S = 0.5  # for the same refusal from other ranks
 _SCANCEL_TIMEOUT_S = 10.0
 _TOGETHER_S = 0.5  # failures that arrive within it are put in order by the hosts' clocks
-
-
-@dataclass(frozen=True)
-class Terms:
-    """How a job is asked to end, and when.
-
-    Attributes:
-        end_signal: The signal on which this launcher asks the ranks to end softly.
-        timeout_s: After it the job is asked to end; None sets no limit.
-        hears_beats: Whether the agents were told to say something all the time, as on several hosts.
-        is_wrapper: Whether signals are for the mpirun that the command starts, not for itself.
-    """
-
-    end_signal: signal.Signals = signal.SIGTERM
-    timeout_s: float | None = None
-    hears_beats: bool = False
-    is_wrapper: bool = False
 
 
 def supervise(
@@ -204,16 +189,23 @@ class _Job:
             self._stop(str(error), ExitCode.USAGE, 0.0)
 
     def _end(self, rank: int, end: Mapping[str, Any]) -> None:
-        told = RankEnd(rank, end["host"], end["code"], end["time"], end["asked"], tuple(end.get("tail", ())))
+        words = {name: tuple(end.get(name, ())) for name in ("tail", "last_words")}
+        told = RankEnd(rank, end["host"], end["code"], end["time"], end["asked"], **words)
         self.ends[rank] = told
         self.roster.forget(rank)
         if told.code and not told.was_asked:
-            if not (self.interrupted or self.reason):  # else it may fail because other ranks were ended
+            if not (self.interrupted or self.reason):
                 self.failures.append((time.monotonic(), told))
+            else:  # it may fail because other ranks were ended, so no verdict tells its last words
+                self._show(told)
             self.kill_at = min(self.kill_at, time.monotonic() + _FAIL_GRACE_S)
         elif len(self.ends) == self.roster.size:
             self.end_at = float("inf")  # the time that the launcher takes is not the job's
             self.kill_at = min(self.kill_at, time.monotonic() + _DONE_GRACE_S)
+
+    def _show(self, end: RankEnd) -> None:
+        for text in end.last_words:
+            self.on_line(Line(end.rank, "stderr", text))
 
     def interrupt(self, number: int) -> None:
         """Hands on a signal that this process got; the second one that asks to end kills."""
@@ -225,7 +217,11 @@ class _Job:
             self.kill_at = min(self.kill_at, time.monotonic() + _TERM_GRACE_S)
             self.must_ask = True
             # Not print: a signal may come while this very buffer is written.
-            os.write(2, b"hvdtrain: asking the ranks to end; the same signal again kills them\n")
+            with suppress(OSError):  # the terminal may be what is lost
+                os.write(2, b"hvdtrain: asking the ranks to end; the same signal again kills them\n")
+        elif number in self.terms.deaf_to:
+            name = signal.Signals(number).name
+            os.write(2, f"hvdtrain: this launcher hands {name} on to nobody; send SIGUSR1\n".encode())
         else:
             self._send(number)
 
@@ -252,14 +248,27 @@ class _Job:
 
     def outcome(self) -> JobOutcome:
         """Puts together what became of the job; every process of it has ended."""
-        code = self.process.returncode
         done = frozenset(rank for rank, end in self.ends.items() if end.code == 0)
         first = _first(self.failures)
-        said = worth_telling(self.foreign.lines)
         exit_code = self._exit_code(first, len(done) == self.roster.size)
         if exit_code == ExitCode.DONE:
             self.foreign.tell()  # warnings; of a failure they are part of what is told
-        return JobOutcome(exit_code, self.roster.size, first, done, code, said, self.interrupted, self.reason)
+        others = sorted((end for _, end in self.failures if end is not first), key=lambda end: end.rank)
+        outcome = JobOutcome(
+            exit_code,
+            self.roster.size,
+            first,
+            done,
+            self.process.returncode,
+            worth_telling(self.foreign.lines),
+            self.interrupted,
+            self.reason,
+            tuple(others),
+        )
+        if outcome.is_ended_by_reason:
+            for _, end in self.failures:
+                self._show(end)
+        return outcome
 
     def _exit_code(self, first: RankEnd | None, all_done: bool) -> int:
         ends = self.ends.values()

@@ -11,10 +11,10 @@ from typing import Any
 
 from hvdtrain.errors import LaunchError
 from hvdtrain.launch.host_report import report
-from hvdtrain.launch.names import is_this_machine
+from hvdtrain.launch.names import own_names
 from hvdtrain.launch.plan import LaunchPlan
 from hvdtrain.process import Command, Completed, Process, command, end_group, spawn
-from hvdtrain.topology.names import machine_key
+from hvdtrain.topology.names import machine_key, names_machine
 
 _AT_ONCE = 32
 _TIMEOUT_S = 20.0
@@ -32,10 +32,16 @@ def ask_hosts(plan: LaunchPlan) -> list[dict[str, Any]]:
     names = [host.name for host in plan.placement.hosts]
     if plan.slurm is not None:
         return _ask_step(plan, names)
+    own = own_names()
     questions = _Questions(plan.environ)
     pool = ThreadPoolExecutor(_AT_ONCE)
+
+    def ask(name: str) -> dict[str, Any]:
+        peers = [peer for peer in names if peer != name][:_AT_ONCE]
+        return report(peers) if names_machine(name, own) else _ask(plan, name, peers, questions)
+
     try:
-        return list(pool.map(lambda name: _ask(plan, name, names, questions), names))
+        return list(pool.map(ask, names))
     finally:  # Ctrl-C, or one host that does not answer, waits for no other
         questions.end()
         pool.shutdown(cancel_futures=True)
@@ -46,10 +52,7 @@ def remote_argv(plan: LaunchPlan, host: str, words: Sequence[str]) -> tuple[str,
     return (*_SSH, *plan.ssh.arguments, "--", host, shlex.join(words))
 
 
-def _ask(plan: LaunchPlan, host: str, names: Sequence[str], questions: _Questions) -> dict[str, Any]:
-    peers = [name for name in names if name != host][:_AT_ONCE]
-    if is_this_machine(host):
-        return report(peers)
+def _ask(plan: LaunchPlan, host: str, peers: Sequence[str], questions: _Questions) -> dict[str, Any]:
     words = (plan.python, "-P", "-m", "hvdtrain.launch.host_report", *peers)
     done = questions.ask(command(*remote_argv(plan, host, words)), f"host {host}")
     return _parse(done, f"host {host}")[0]

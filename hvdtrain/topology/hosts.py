@@ -18,7 +18,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from hvdtrain.errors import InputError
-from hvdtrain.topology.names import is_loopback, machine_key
+from hvdtrain.topology.names import host_label, machine_key, names_machine
 
 # Far above any machine that exists; keeps a slip like slots=80000000 from filling the memory.
 MAX_RANKS = 1_000_000
@@ -165,27 +165,36 @@ def local_cluster(slots: int) -> Cluster:
 
 
 def refuse_same_machine(cluster: Cluster, own_names: Iterable[str]) -> None:
-    """Refuses a list in which this machine stands under two names.
+    """Refuses a list in which one machine stands under two names, as far as the names tell.
 
-    Both entries would start a local rank 0, that is two ranks on one GPU; Open MPI may crash.
+    Both entries would start a local rank 0, that is two ranks on one GPU; Open MPI may crash. Other names of
+    one machine show when the hosts are asked about themselves.
 
     Args:
         cluster: The hosts.
         own_names: Names and addresses of this machine, as far as they are known.
 
     Raises:
-        InputError: Two hosts are this machine.
+        InputError: Two hosts are this machine, or a short name and a full one are the same.
     """
     own = {machine_key(name) for name in own_names}
-    mine = [host for host in cluster.hosts if machine_key(host.name) in own or is_loopback(host.name)]
+    mine = [host for host in cluster.hosts if names_machine(host.name, own)]
     if len(mine) > 1:
-        names = " and ".join(f"{host.name} ({_num(host.slots, 'slot')})" for host in mine)
-        raise InputError(
-            f"{names} are the same machine, this one",
-            where=cluster.source,
-            legal="each machine once",
-            do=f"keep one of them, with the slots that the machine has: {mine[0].name}:{mine[0].slots}",
-        )
+        raise _twice(cluster, mine, ", this one")
+    full = {label: host for host in cluster.hosts if (label := host_label(host.name))}
+    for host in cluster.hosts if full else ():
+        if other := full.get(machine_key(host.name)):
+            raise _twice(cluster, [host, other], "")
+
+
+def _twice(cluster: Cluster, hosts: Sequence[Host], which: str) -> InputError:
+    names = " and ".join(f"{host.name} ({_num(host.slots, 'slot')})" for host in hosts)
+    return InputError(
+        f"{names} are the same machine{which}",
+        where=cluster.source,
+        legal="each machine once",
+        do=f"keep one of them, with the slots that the machine has: {hosts[0].name}:{hosts[0].slots}",
+    )
 
 
 def _offered(cluster: Cluster, ranks_per_node: int | None) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from hvdtrain.errors import InputError
@@ -44,6 +45,29 @@ def machine_key(name: str) -> str:
     text = name.casefold().rstrip(".")
     address = _address(text)
     return text if address is None else address.compressed
+
+
+def names_machine(name: str, own: Collection[str]) -> bool:
+    """Whether a name means the machine that has these names and addresses; asks no name server.
+
+    A full name, ``n1.cluster``, means it too where the machine calls itself ``n1`` and knows no domain of
+    its own: Open MPI takes the two for one host as well.
+
+    Args:
+        name: A host's name or address.
+        own: The machine's names and addresses, as ``machine_key`` has them.
+    """
+    key = machine_key(name)
+    if key in own or is_loopback(name):
+        return True
+    label = host_label(key)
+    return label in own and not any(one.startswith(f"{label}.") for one in own)
+
+
+def host_label(name: str) -> str:
+    """What stands before the domain of a full name; empty for an address and for a name without a domain."""
+    label, dot, _ = machine_key(name).partition(".")
+    return label if dot and _address(name) is None else ""
 
 
 def whole_number(text: str, highest: int) -> int | None:

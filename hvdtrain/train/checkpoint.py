@@ -1,13 +1,11 @@
-"""Saves what a run has learned, whole or not at all.
+"""What a checkpoint holds, and its way to the disk and back.
 
-A checkpoint is a folder: the state first, the manifest with sizes and checksums last, all of
-it written beside its place, synced to the disk and then renamed.
+The model is ``model.safetensors``, which other tools read too; the rest is ``state.pt``, tensors and plain
+values only. ``store.py`` knows the folder around them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import pickle
 import shutil
@@ -16,18 +14,54 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
-STATE = "state.pt"
-MANIFEST = "manifest.json"
+from hvdtrain.train.store import MODEL, STATE, commit, look_at
 
 
-def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
-    """Writes ``folder/step-N``; call it on one rank.
+class Snapshot:
+    """A copy of a state in memory of its own, taken at once, so that training may go on.
+
+    Its memory is used again for the next copy.
+    """
+
+    def __init__(self) -> None:
+        self._memory: dict[tuple[object, ...], torch.Tensor] = {}
+
+    def take(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The state with all tensors copied to the CPU; what the last call gave is overwritten."""
+        copied: dict[str, Any] = self._copy(dict(state), ())
+        for device in {value.device for value in _tensors(state) if value.is_cuda}:
+            torch.cuda.synchronize(device)
+        return copied
+
+    def _copy(self, value: Any, place: tuple[object, ...]) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._copy_tensor(value.detach(), place)
+        if isinstance(value, Mapping):
+            return {key: self._copy(inner, (*place, key)) for key, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self._copy(inner, (*place, index)) for index, inner in enumerate(value))
+        return value
+
+    def _copy_tensor(self, tensor: torch.Tensor, place: tuple[object, ...]) -> torch.Tensor:
+        memory = self._memory.get(place)
+        if memory is None or memory.shape != tensor.shape or memory.dtype != tensor.dtype:
+            memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            self._memory[place] = memory
+        return memory.copy_(tensor, non_blocking=True)
+
+
+def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], **facts: Any) -> Path:
+    """Writes ``folder/step-N``, whole or not at all; call it on one rank.
 
     Args:
         folder: The run's ``checkpoints`` folder.
         step: Number of optimizer steps taken.
-        state: What ``load_checkpoint`` shall give back: tensors, numbers, texts and containers.
+        state: What ``load_checkpoint`` shall give back: tensors, numbers, texts and containers; ``model`` is
+            a module's state.
+        facts: What the manifest shall tell besides.
 
     Returns:
         The checkpoint's folder.
@@ -37,54 +71,58 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any]) -> Path:
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     try:
-        with (beside / STATE).open("wb") as file:
-            torch.save(dict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        manifest = {"schema": 1, "step": step, "files": {STATE: _facts(beside / STATE)}}
-        with (beside / MANIFEST).open("w") as text:
-            json.dump(manifest, text, indent=2)
-            text.flush()
-            os.fsync(text.fileno())
-        if target.exists():
-            shutil.rmtree(target)
-        beside.rename(target)
-        _sync_folder(folder)
+        rest = dict(state)
+        model = dict(rest.pop("model", {}))
+        tensors = {name: value.contiguous() for name, value in model.items() if _is_plain(value)}
+        save_file(_unshared(tensors), beside / MODEL)
+        rest["model"] = {name: value for name, value in model.items() if name not in tensors}
+        with (beside / STATE).open("wb") as file:  # by name it would hide why a write failed
+            torch.save(rest, file)
+        # Its writer makes a file that only the owner may read.
+        (beside / MODEL).chmod((beside / STATE).stat().st_mode)
+        commit(beside, target, {"step": step, **facts})
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return target
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any]:
-    """Reads the state of a checkpoint's folder; runs no code that the file may hold.
+    """Reads the state of a checkpoint's folder; runs no code that a file may hold.
 
     Raises:
         ValueError: The manifest is missing, a file is not what it says, or wants code to be run.
     """
+    stored = look_at(folder, whole=True)
+    if stored.fault:
+        raise ValueError(f"{folder}: {stored.fault}")
     try:
-        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-        expected = manifest["files"][STATE]
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{folder}: no complete manifest: {error}") from None
-    if _facts(folder / STATE) != expected:
-        raise ValueError(f"{folder / STATE}: size or checksum differs from the manifest")
-    try:
-        return dict(torch.load(folder / STATE, map_location="cpu", weights_only=True))
+        state = dict(torch.load(folder / STATE, map_location="cpu", weights_only=True))
+        state["model"] = {**load_file(folder / MODEL), **state.get("model", {})}
     except pickle.UnpicklingError as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{folder / STATE}: holds more than tensors and plain values: {reason}") from None
+    except (RuntimeError, SafetensorError, TypeError) as error:
+        raise ValueError(f"{folder}: cannot be read: {' '.join(str(error).split())}") from None
+    return state
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"bytes": path.stat().st_size, "sha256": digest}
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_sparse and not value.is_quantized
 
 
-def _sync_folder(folder: Path) -> None:
-    """Makes the rename itself durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _unshared(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The format has no two names for one memory: tied weights are written once for each name."""
+    seen: set[int] = set()
+    unshared = {}
+    for name, tensor in tensors.items():
+        address = tensor.untyped_storage().data_ptr()
+        unshared[name] = tensor.clone() if address in seen and tensor.numel() else tensor
+        seen.add(address)
+    return unshared
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return [tensor for part in inner for tensor in _tensors(part)]

@@ -27,6 +27,9 @@ def end_rank(error: BaseException, world: World | None = None) -> NoReturn:
         detail = str(getattr(error, "detail", "")).strip()
         sys.stderr.write(f"{detail}\n" if detail else "")
         sys.stderr.write(f"hvdtrain: error: {error}\n")
+    elif isinstance(error, SystemExit):  # as the interpreter itself takes it
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        sys.stderr.write(f"{error.code}\n" if isinstance(error.code, str) else "")
     else:
         code = int(ExitCode.FAILED)
         traceback.print_exception(error, file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +15,10 @@ from hvdtrain.data.agreement import check_equal_batches
 from hvdtrain.data.batch import Batch
 from hvdtrain.errors import InputError
 from hvdtrain.train.step import Share
+
+READS_EVERYTHING = (
+    "each rank reads the whole data set: give the DataLoader a DistributedSampler, or use run.loader"
+)
 
 
 class Batches(Protocol):
@@ -107,10 +112,12 @@ class OwnLoader:
             has_batch = ahead.look()
             if not known:
                 self._agree_next(has_batch, ahead.num_taken)
-            elif not has_batch and ahead.num_taken != known:
+            elif has_batch != (ahead.num_taken < known):
+                given = "goes on" if has_batch else "ended"
                 raise InputError(
-                    f"the loader of rank {self._backend.rank} ended after {ahead.num_taken} batches, "
-                    f"its length says {known}"
+                    f"the loader of rank {self._backend.rank} {given} after {ahead.num_taken} batches, "
+                    f"but its len() is {known}",
+                    do="mend its len(), or let hvdtrain split the data: run.loader(dataset, batch_size)",
                 )
             if not has_batch:
                 return
@@ -123,13 +130,13 @@ class OwnLoader:
 
     def _agree_lengths(self) -> int | None:
         """Batches of every rank, where all loaders tell; refuses lengths that differ."""
-        own = len(self._batches) if isinstance(self._batches, Sized) else None
+        own = length_of(self._batches)
         lengths = self._backend.gather(own)
         if None in lengths:
             if self._accumulate > 1:
                 raise InputError(
-                    "accumulation needs a loader that tells its length",
-                    do="use run.loader, which takes iterable data sets",
+                    f"accumulate is {self._accumulate}, and the loader has no len() to find the last step by",
+                    do="give it a len(), or let hvdtrain split the data: run.loader(dataset, batch_size)",
                 )
             return None
         check_equal_batches(dict(enumerate(lengths)))
@@ -157,13 +164,21 @@ class _Ahead:
     def look(self) -> bool:
         """Whether there is another batch."""
         if not self._next:
-            self._next = [item for item, _ in zip(self._iterator, range(1), strict=False)]
+            self._next = list(islice(self._iterator, 1))
         return bool(self._next)
 
     def take(self) -> Any:
         """The batch that ``look`` saw."""
         self.num_taken += 1
         return self._next.pop()
+
+
+def length_of(batches: object) -> int | None:
+    """``len`` where it is known; a DataLoader over an iterable data set has the method, but no answer."""
+    try:
+        return len(batches) if isinstance(batches, Sized) else None
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def reads_everything(batches: object) -> bool:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,18 +13,23 @@ from typing import Any
 from hvdtrain.backends.base import Backend
 from hvdtrain.config import Job
 from hvdtrain.data.validate import validate_source
-from hvdtrain.errors import ExitCode, HvdtrainError, InputError
+from hvdtrain.errors import ExitCode, HvdtrainError, InputError, Preempted
 from hvdtrain.topology.environ import World
+from hvdtrain.train.end_signals import end_on_signals
+from hvdtrain.train.ending import end_rank
 from hvdtrain.train.observe import Emit
-from hvdtrain.train.preflight import check_batch
-from hvdtrain.train.rank import end_rank, run_rank
-from hvdtrain.train.rundir import RunDirectory, create_run_directory
+from hvdtrain.train.preflight import check_batch, check_timeline
+from hvdtrain.train.rank import run_rank
+from hvdtrain.train.rank_log import copy_output
+from hvdtrain.train.reopening import open_run_directory
+from hvdtrain.train.replaced import state_of
+from hvdtrain.train.rundir import RunDirectory
 from hvdtrain.train.seats import Seating
 
 
 @dataclass
 class _Joined:
-    """One rank's view of the run; rank 0 holds its directory."""
+    """One rank's view of the run; ``run`` is known once the directory is made, where it can be reached."""
 
     job: Job
     world: World
@@ -31,18 +40,31 @@ class _Joined:
     started: bool = False
 
     def open_run(self, backend: Backend, seating: Seating) -> RunDirectory | None:
-        """Rank 0 looks at the data and makes the directory, and all hear whether that went well."""
-        problem = ""
-        if backend.rank == 0:
-            try:
-                validate_source(self.job.data)
-                self.run = create_run_directory(self.job, self.run_dir, overwrite=self.overwrite)
-                self.run.write_json("plan.json", _plan(self.world, seating))
-            except InputError as error:
-                problem = str(error)
-        if problem := backend.broadcast(problem):
-            raise InputError(problem)
-        return self.run
+        """Rank 0 looks at the data and makes the directory, and all hear where, or why not; collective."""
+        found: _Opened | str = self._make(seating) if backend.rank == 0 else ""
+        found = backend.broadcast(found)
+        if isinstance(found, str):
+            raise InputError(found)
+        if self.run is None and found.is_here():
+            self.run = RunDirectory(found.path, found.made)
+        if self.run is not None:
+            self._keep_log(self.run.logs / f"rank-{self.world.rank}.log")
+        return self.run if backend.rank == 0 else None
+
+    def _make(self, seating: Seating) -> _Opened | str:
+        try:
+            validate_source(self.job.data)
+            self.run = open_run_directory(self.job, self.run_dir, overwrite=self.overwrite)
+        except InputError as error:
+            return str(error)
+        self.run.write_json("plan.json", _plan(self.world, seating))
+        return _Opened(self.run.path, self.run.made, _status(self.run.path))
+
+    def _keep_log(self, path: Path) -> None:
+        try:
+            copy_output(path)
+        except OSError as error:
+            sys.stderr.write(f"hvdtrain: note: the log {path} cannot be written: {error.strerror}\n")
 
     def show(self, event: dict[str, Any]) -> None:
         """Hands an event on."""
@@ -50,18 +72,60 @@ class _Joined:
         self.emit(event)
 
     def record(self, error: BaseException) -> None:
-        """Leaves a directory that says how the run ended, or none where it never began.
+        """Leaves a directory that says how the run ended, or what was there where it never began.
 
-        Only rank 0 can: when another rank fails, the launcher ends rank 0 before it hears of it.
+        The rank that failed writes, since the launcher ends the others, rank 0 too, before they hear of it.
         """
-        if self.run is None:
+        if self.run is None or isinstance(error, Preempted):  # which is no failure, and recorded
             return
-        if isinstance(error, InputError) and not self.started:
+        if isinstance(error, InputError) and not self._has_begun():
+            if self.world.rank > 0:
+                # Most such errors are met by all ranks: rank 0 tells it, and its end ends this rank.
+                time.sleep(1.0)
             self.run.discard()
             return
         code = error.exit_code if isinstance(error, HvdtrainError) else ExitCode.FAILED
-        told = " ".join(str(error).split()) or type(error).__name__
-        self.run.write_status("failed", exit_code=int(code), error=told)
+        self._record_failure(int(code), " ".join(str(error).split()) or type(error).__name__)
+
+    def record_signal(self, number: signal.Signals, is_end: bool) -> None:
+        """As ``record``, for a signal; other ranks than 0 leave it to rank 0.
+
+        A rank that is to save before it ends may not come to that: what it writes then replaces this.
+        """
+        if self.run and self.world.rank == 0:
+            self._record_failure(128 + number, f"ended by {number.name}", is_end)
+
+    def _record_failure(self, code: int, told: str, is_end: bool = True) -> None:
+        assert self.run is not None
+        with suppress(OSError):  # the directory may be gone: another rank discarded it
+            if self.run.replaces and is_end:
+                self.run.discard()
+            self.run.write_failure(code, told)
+
+    def _has_begun(self) -> bool:
+        """Whether training began; ranks other than 0, which see no events, take the status for it."""
+        assert self.run is not None
+        return self.started if self.world.rank == 0 else state_of(self.run.path) != "starting"
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What rank 0 tells of the directory that it made; ``status`` is the content of its ``status.json``."""
+
+    path: Path
+    made: list[Path]
+    status: str
+
+    def is_here(self) -> bool:
+        """Whether this rank sees the very same directory: its host may lack the file system."""
+        return _status(self.path) == self.status
+
+
+def _status(path: Path) -> str:
+    try:
+        return (path / "status.json").read_text("utf-8")
+    except OSError:
+        return ""
 
 
 def join(job: Job, world: World, run_dir: Path | None, overwrite: bool, emit: Emit) -> dict[str, Any]:
@@ -75,8 +139,11 @@ def join(job: Job, world: World, run_dir: Path | None, overwrite: bool, emit: Em
         emit: Shows an event to the user; a ``close`` of it is called before a failed rank ends.
     """
     joined = _Joined(job, world, run_dir, overwrite, emit)
+    end_on_signals(joined.record_signal)
     try:
         check_batch(job, world.size)
+        if world.rank == 0:
+            check_timeline(job.tuning.timeline)
         return run_rank(job, world, joined.open_run, joined.show)
     except BaseException as error:
         joined.record(error)

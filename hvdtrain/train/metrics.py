@@ -1,15 +1,23 @@
 """Sums and counts: what ranks add up before anything is divided.
 
 A mean of means is wrong as soon as two ranks hold different numbers of samples, so only sums
-cross ranks.
+cross ranks. What is no sum stands in ``auroc.py`` and ``torchmetrics_states.py``.
 """
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
 
 from hvdtrain.backends.base import Backend
+from hvdtrain.errors import InputError, TrainingError
+
+# A number, or what a JSON document holds: None where a class has none, lists of them per class.
+Value = float | list[Any]
 
 
 class Tally:
@@ -34,6 +42,17 @@ class Tally:
     def merge(self, other: Tally) -> None:
         """Adds what another tally of this rank holds."""
         self._sums += other._collected()
+
+    def values(self) -> list[float]:
+        """This rank's sums, as ``of`` takes them."""
+        return [float(value) for value in self._collected().tolist()]
+
+    @classmethod
+    def of(cls, values: list[float]) -> Tally:
+        """A tally that holds what another one's ``values`` were."""
+        tally = cls()
+        tally._sums = torch.tensor(values, dtype=torch.float64)
+        return tally
 
     def reduced(self, backend: Backend, name: str) -> Means:
         """The means over the samples of all ranks; collective."""
@@ -84,3 +103,127 @@ def classification(outputs: torch.Tensor, targets: torch.Tensor) -> tuple[torch.
     """
     loss = functional.cross_entropy(outputs, targets)
     return loss, (outputs.detach().argmax(dim=1) == targets).sum()
+
+
+class Metric(Protocol):
+    """A figure over the samples of all ranks. ``reset`` and ``update`` are this rank's alone."""
+
+    def reset(self) -> None:
+        """Begins anew."""
+
+    def update(
+        self, outputs: torch.Tensor, targets: torch.Tensor, counted: torch.Tensor | None = None
+    ) -> None:
+        """Adds a batch of this rank's samples.
+
+        Args:
+            outputs: Scores of the classes (logits), shape (N, classes).
+            targets: Class indices, shape (N,).
+            counted: Which of the samples count, bool, shape (N,); None for all of them.
+        """
+
+    def reduced(self, backend: Backend) -> dict[str, Value]:
+        """The figures over all ranks' samples, by name; collective, also for a rank that has none.
+
+        The metric itself stays as it was. Over no samples at all a figure is NaN.
+        """
+
+
+class ClassMetric(ABC):
+    """Base of the metrics of a classifier; they are computed on the CPU.
+
+    Args:
+        num_classes: Columns of the outputs, at least 2.
+
+    Raises:
+        InputError: Fewer than 2 classes.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        if num_classes < 2:
+            raise InputError(f"a metric of {num_classes} classes", legal="2 or more")
+        self.num_classes = num_classes
+        self.reset()
+
+    def update(
+        self, outputs: torch.Tensor, targets: torch.Tensor, counted: torch.Tensor | None = None
+    ) -> None:
+        """Adds a batch of this rank's samples; see ``Metric.update``.
+
+        Raises:
+            TrainingError: A shape does not fit, or a target is no class.
+        """
+        outputs, targets = outputs.detach().to("cpu"), targets.detach().to("cpu")
+        fits = outputs.ndim == 2 and outputs.shape[1] == self.num_classes
+        if not fits or targets.shape != outputs.shape[:1]:
+            raise TrainingError(
+                f"metrics need outputs of shape (N, {self.num_classes}) and targets of shape (N,), "
+                f"found {tuple(outputs.shape)} and {tuple(targets.shape)}"
+            )
+        if counted is not None:
+            kept = counted.to("cpu", torch.bool)
+            outputs, targets = outputs[kept], targets[kept]
+        if not len(targets):
+            return
+        wrong = targets[(targets < 0) | (targets >= self.num_classes)]
+        if len(wrong):
+            raise TrainingError(f"target {wrong[0]} is no class: legal are 0 to {self.num_classes - 1}")
+        self._add(outputs, targets)
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Begins anew."""
+
+    @abstractmethod
+    def reduced(self, backend: Backend) -> dict[str, Value]:
+        """The figures over all ranks' samples; see ``Metric.reduced``."""
+
+    @abstractmethod
+    def _add(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        """Adds at least one sample, on the CPU and found legal."""
+
+
+class TopAccuracy(ClassMetric):
+    """Share of the samples whose target is among the k largest scores.
+
+    Of equal scores the class with the lower index comes first, as with ``argmax``: a model that
+    gives all classes the same score is right as often as class 0 is the target. A sample with a NaN
+    among its scores is wrong.
+
+    Args:
+        num_classes: Columns of the outputs.
+        k: How many scores are looked at.
+        name: In the results; ``accuracy`` for one score, ``topK`` for more.
+
+    Raises:
+        InputError: k is no number from 1 to ``num_classes``.
+    """
+
+    def __init__(self, num_classes: int, k: int = 1, name: str = "") -> None:
+        if not 1 <= k <= num_classes:
+            raise InputError(f"top{k} of {num_classes} classes", where="metrics", legal=f"1 to {num_classes}")
+        self.k = k
+        self.name = name or ("accuracy" if k == 1 else f"top{k}")
+        super().__init__(num_classes)
+
+    def reset(self) -> None:
+        """Begins anew."""
+        self._state = torch.zeros(2, dtype=torch.int64)
+
+    def reduced(self, backend: Backend) -> dict[str, Value]:
+        """The share, under ``name``."""
+        num_right, count = backend.sum(self._state, f"metric.{self.name}").tolist()
+        return {self.name: num_right / count if count else float("nan")}
+
+    def _add(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        column = targets.to(torch.int64).unsqueeze(1)
+        score = outputs.gather(1, column)
+        earlier = torch.arange(self.num_classes) < column
+        ahead = ((outputs > score) | ((outputs == score) & earlier)).sum(dim=1)
+        right = (ahead < self.k) & ~outputs.isnan().any(dim=1)
+        self._state += torch.tensor([int(right.sum()), len(targets)])
+
+
+def scalars(values: Mapping[str, Value]) -> dict[str, float]:
+    """Of the figures those that are one number each: what fits a line of metrics and a curve."""
+    return {name: value for name, value in values.items() if isinstance(value, float)}

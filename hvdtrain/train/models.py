@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
@@ -166,9 +167,18 @@ def _create(config: ModelConfig, num_classes: int | None, sample_shape: tuple[in
 def _torchvision(name: str) -> Callable[..., Any]:
     if find_spec("torchvision") is None:
         raise InputError(
-            "torchvision is not installed", where="model.name", do="pip install 'hvdtrain[vision]'"
+            "torchvision is not installed",
+            where="model.name",
+            do=f"{torchvision_command(version('torch'))} (the one for this PyTorch, which stays as it is)",
         )
-    models = import_module("torchvision.models")
+    try:
+        models = import_module("torchvision.models")
+    except Exception as error:  # built for another PyTorch, it fails in ways of its own
+        raise InputError(
+            f"torchvision {version('torchvision')} does not work with PyTorch {version('torch')}: {error}",
+            where="model.name",
+            do=torchvision_command(version("torch")),
+        ) from None
     legal = models.list_models(module=models)
     if name not in legal:
         close = get_close_matches(name, legal, n=1)
@@ -178,6 +188,21 @@ def _torchvision(name: str) -> Callable[..., Any]:
             do=f"did you mean {close[0]!r}?" if close else "see torchvision.models",
         )
     return getattr(models, name)  # type: ignore[no-any-return]
+
+
+def torchvision_command(torch_version: str) -> str:
+    """How to install the torchvision that belongs to a PyTorch without replacing that PyTorch.
+
+    Args:
+        torch_version: As the package states it, ``2.13.0+cpu`` where it came from PyTorch's own index.
+            Releases go in step: torchvision 0.(N+15) for PyTorch 2.N (torchvision's README).
+    """
+    release, _, build = torch_version.partition("+")
+    major, minor, patch = (*release.split("."), "0")[:3]
+    number = f"0.{int(minor) + 15}.{patch}" if (major, minor.isdecimal()) == ("2", True) else ""
+    package = f"torchvision=={number}" if number else "torchvision"
+    index = f" --index-url https://download.pytorch.org/whl/{build}" if build else ""
+    return f"pip install --no-deps {package}{index}"
 
 
 def leaves_gradients_out(model: nn.Module, sample: torch.Tensor | None) -> bool:

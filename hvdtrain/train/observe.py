@@ -10,9 +10,12 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, Protocol
 
+from hvdtrain.files import write_atomically
 from hvdtrain.train.rundir import RunDirectory
 
 Emit = Callable[[dict[str, Any]], None]
@@ -47,14 +50,19 @@ class Observer:
         length: How long the run is, for the time that is left.
         emit: Shows an event to the user.
         scalars: TensorBoard's writer, None to write no events.
+        start_step: Steps that the run had taken before; what is recorded of later ones is done again.
     """
 
-    def __init__(self, run: RunDirectory, length: Length, emit: Emit, scalars: Scalars | None) -> None:
+    def __init__(
+        self, run: RunDirectory, length: Length, emit: Emit, scalars: Scalars | None, start_step: int = 0
+    ) -> None:
         self._run, self._length, self._emit, self._scalars = run, length, emit, scalars
+        _drop_after(run.metrics, start_step)
         self._metrics: IO[str] = run.metrics.open("a", buffering=1, encoding="utf-8")
-        self._began_s = time.monotonic()
+        self._began_s, self._start_step = time.monotonic(), start_step
         self._shown_s = 0.0
         self._facts: dict[str, Any] = {}
+        self._has_begun = False
 
     def started(self, facts: Mapping[str, Any]) -> None:
         """Tells what is about to run."""
@@ -63,11 +71,14 @@ class Observer:
 
     def stepped(self, epoch: int, step: int, samples_per_s: float) -> None:
         """Shows how far the run is, at most five times a second; every rank 0 step calls it."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._run.accept()
         now = time.monotonic()
         if now - self._shown_s < _EVENT_INTERVAL_S and step != self._length.steps:
             return
         self._shown_s = now
-        left_s = (now - self._began_s) / step * (self._length.steps - step)
+        left_s = (now - self._began_s) / max(1, step - self._start_step) * (self._length.steps - step)
         progress = {
             "epoch": epoch,
             "epochs": self._length.epochs,
@@ -110,6 +121,18 @@ class Observer:
         self._metrics.close()
         if self._scalars:
             self._scalars.close()
+
+
+def _drop_after(metrics: Path, step: int) -> None:
+    """Leaves out the lines of steps that will be taken again, and a last line that was cut short."""
+    if not metrics.exists():
+        return
+    kept = []
+    for line in metrics.read_text("utf-8", errors="replace").splitlines():
+        with suppress(ValueError, KeyError, TypeError):
+            if json.loads(line)["step"] <= step:
+                kept.append(f"{line}\n")
+    write_atomically(metrics, "".join(kept))
 
 
 def finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
 from hvdtrain.config import Job
+from hvdtrain.data.partition import Partition
+from hvdtrain.data.passes import Passes
 from hvdtrain.errors import InputError
 
 
@@ -19,6 +25,7 @@ def check_batch(job: Job, size: int) -> None:
         raise InputError(
             f"batch.global: {total} samples for {size} ranks leave a rank without data",
             legal=f"at least {size}",
+            do="take a larger batch or fewer ranks",
         )
     if total % size and job.batch.uneven == "refuse":
         below = total - total % size
@@ -27,3 +34,62 @@ def check_batch(job: Job, size: int) -> None:
             legal=f"{below} or {below + size}",
             do="or set batch.uneven=split: ranks then differ by one sample and the mean stays exact",
         )
+
+
+def check_batchnorm(
+    partition: Partition, layers: Sequence[str], *, num_steps: int, accumulate: int = 1
+) -> None:
+    """Refuses a job in which a rank would give a batch norm a single value per channel.
+
+    Args:
+        partition: Of the training data.
+        layers: Names of the batch norms that one sample is too little for; empty where there are none.
+        num_steps: Steps that the job takes; a short last step of the epoch may lie beyond them.
+        accumulate: Passes of a step.
+
+    Raises:
+        InputError: A pass of a step holds one sample on some rank; says which step and what to do.
+    """
+    full, per_epoch = partition.step_size, partition.num_steps()
+    last = partition.last_count()
+    counts = [(1, full)] if per_epoch > 1 or last == full else []
+    counts += [(per_epoch, last)] if num_steps >= per_epoch else []
+    micro = Passes(partition, 0, accumulate).micro
+    for step, count in counts if layers else ():
+        if _holds_one(count, partition.num_ranks, micro):
+            samples = "1 sample" if count == 1 else f"{count} samples"
+            raise InputError(
+                f"batch: step {step} of each epoch has {samples} on {partition.num_ranks} ranks, a single "
+                f"one on some rank: batch norm {layers[0]!r} cannot train on one value per channel",
+                do="set batch.tail=drop, take another batch or set sync_batchnorm=true"
+                if step > 1
+                else "take a larger batch, fewer ranks or sync_batchnorm=true",
+            )
+
+
+def _holds_one(count: int, num_ranks: int, micro: int) -> bool:
+    """Whether some rank has a pass of one sample in a step of ``count``, cut into passes of ``micro``."""
+    shares = {count // num_ranks, -(-count // num_ranks)}
+    return any(share > 0 and (micro == 1 or share % micro == 1) for share in shares)
+
+
+def check_timeline(path: Path | None) -> None:
+    """Refuses a timeline that cannot be written; leaves nothing behind.
+
+    Raises:
+        InputError: Its folder is missing, or it, or the file, cannot be written.
+    """
+    if path is None:
+        return
+    where, do = "tuning.timeline", "make the folder, or name a file in one that can be written"
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", where=where, legal="the name of a file")
+    if not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {path.parent}", where=where, do=do)
+    try:
+        if path.exists():
+            path.open("a").close()
+        else:
+            tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}", where=where, do=do) from None

@@ -26,16 +26,25 @@ class Progress:
         self._backend, self._logger = backend, logger
         self._losses: list[torch.Tensor] = []
         self._weights: list[float] = []
+        self._told: object = None
 
-    def lost(self, loss: torch.Tensor, share: Share) -> None:
-        """A pass had this mean loss over its share."""
-        if share.weight:
+    def lost(self, loss: torch.Tensor, share: Share, of: object) -> None:
+        """A pass had this mean loss over its share; of several models the one that came first is told."""
+        self._told = self._told or of
+        if share.weight and of is self._told:
             self._losses.append(loss.detach())
             self._weights.append(share.weight)
 
     def watch(self, batches: Iterable[Any], epoch: int | None, num_epochs: int | None) -> Iterator[Any]:
-        """The batches, told about; collective at their end."""
-        self._losses, self._weights = [], []
+        """The batches, told about; collective at their end. Another loop may stand inside."""
+        outer = self._losses, self._weights, self._told
+        self._losses, self._weights, self._told = [], [], None
+        try:
+            yield from self._watch(batches, epoch, num_epochs)
+        finally:
+            self._losses, self._weights, self._told = outer
+
+    def _watch(self, batches: Iterable[Any], epoch: int | None, num_epochs: int | None) -> Iterator[Any]:
         where = f"epoch {epoch + 1}/{num_epochs}  " if epoch is not None else ""
         total = _length(batches)
         began_s = told_s = time.monotonic()

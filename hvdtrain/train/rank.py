@@ -18,17 +18,17 @@ from hvdtrain.backends.base import Backend
 from hvdtrain.backends.choose import choose_backend
 from hvdtrain.backends.start import start_backend
 from hvdtrain.config import Job
-from hvdtrain.errors import ExitCode
+from hvdtrain.errors import ExitCode, Preempted
 from hvdtrain.topology.environ import World, find_world
 from hvdtrain.train.build import build_trainer
-from hvdtrain.train.checkpoint import save_checkpoint
 from hvdtrain.train.ending import end_rank
 from hvdtrain.train.environment import prepare_environment
 from hvdtrain.train.launching import IMPORT_PATH, JOB, RUN_DIR
 from hvdtrain.train.observe import Emit, finite
+from hvdtrain.train.parts import Outcome
+from hvdtrain.train.preemption import Watch, deadline
 from hvdtrain.train.rundir import RunDirectory
 from hvdtrain.train.seats import Seating, take_seats
-from hvdtrain.train.trainer import Outcome
 
 EVENT_MARK = "\x1ehvdtrain "
 
@@ -54,7 +54,8 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
     if run:
         for note in filter(None, notes):
             emit({"event": "note", "text": note})
-    trainer = build_trainer(job, backend, run, emit)
+    watch = Watch(job.preemption.signals, deadline(os.environ, job.preemption.margin_s))
+    trainer = build_trainer(job, backend, run, emit, watch)
     try:
         outcome = trainer.fit()
         result = _result(outcome, backend, run)
@@ -65,9 +66,14 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
                     "text": "the training diverged: its loss is no finite number (null in JSON)",
                 }
             )
+        trainer.save_last(outcome)
+        trainer.finish(result)
+    except Preempted as error:
         if run:
-            save_checkpoint(run.checkpoints, outcome.steps, trainer.state())
-            trainer.finish(result)
+            run.write_status("preempted", step=error.step, reason=error.reason)
+        # All ranks are here: none must see the others vanish.
+        backend.close()
+        raise
     finally:
         trainer.close()
     backend.close()
@@ -87,6 +93,7 @@ def _result(outcome: Outcome, backend: Backend, run: RunDirectory | None) -> dic
             "loss": outcome.train.loss,
             "accuracy": outcome.validation.accuracy,
             "validation_loss": outcome.validation.loss,
+            "metrics": finite(outcome.metrics),
             "samples_per_s": round(outcome.samples_per_s, 1),
         }
     )
@@ -108,6 +115,8 @@ def main(env: Mapping[str, str]) -> int:
         job = Job.model_validate_json(env[JOB])
         run = RunDirectory(Path(env[RUN_DIR])) if world.rank == 0 else None
         run_rank(job, world, lambda _backend, _seating: run, relay)
+    except Preempted as error:
+        return int(error.exit_code)
     except BaseException as error:
         end_rank(error)
     return int(ExitCode.DONE)

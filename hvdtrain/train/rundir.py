@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +16,11 @@ from typing import Any
 
 from hvdtrain.config import Job
 from hvdtrain.errors import InputError
+from hvdtrain.files import write_atomically
+from hvdtrain.train import replaced
 
-# Everything that a run writes; only these are ever removed.
-FILES = ("job.yaml", "plan.json", "metrics.jsonl", "profile.json", "report.html", "status.json")
-FOLDERS = ("events", "logs", "checkpoints")
 _MAX_RUNS = 100_000
+_GOING_ON = frozenset({"starting", "running"})
 
 
 @dataclass
@@ -32,11 +31,13 @@ class RunDirectory:
         path: The directory.
         made: The directories that were made for it, innermost first; ``discard`` removes them.
         lock: Descriptor that marks the directory as in use while this process lives.
+        earlier: The status of the run that is to go on; None of a new run.
     """
 
     path: Path
     made: list[Path] = field(default_factory=list)
     lock: int | None = None
+    earlier: Mapping[str, Any] | None = None
 
     @property
     def logs(self) -> Path:
@@ -66,12 +67,33 @@ class RunDirectory:
         """Writes ``status.json``: the state and when it was reached (seconds since 1970)."""
         self.write_json("status.json", {"schema": 1, "state": state, "time_s": time.time(), **facts})
 
+    def unlock(self) -> None:
+        """Lets others have the directory."""
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+    def write_failure(self, code: int, error: str) -> None:
+        """Writes that a run that was going on failed; an end that is written is the cause and stays."""
+        if replaced.state_of(self.path) in _GOING_ON:
+            self.write_status("failed", exit_code=code, error=error)
+
+    def accept(self) -> None:
+        """The run has begun: what it replaces is lost now, and not before."""
+        replaced.lose(self.path)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether an earlier run waits to be put back, in case that this one never begins."""
+        return replaced.is_aside(self.path)
+
     def discard(self) -> None:
-        """Removes what a run that never began has written, and nothing else."""
-        for name in FILES:
-            (self.path / name).unlink(missing_ok=True)
-        for name in FOLDERS:
-            shutil.rmtree(self.path / name, ignore_errors=True)
+        """Removes what a run that never began has written, and nothing else; puts back what it replaces."""
+        if self.earlier is not None:
+            self.write_json("status.json", self.earlier)
+            return
+        replaced.clear(self.path)
+        replaced.put_back(self.path)
         _remove_empty(self.made)
 
 
@@ -82,49 +104,78 @@ def create_run_directory(job: Job, asked: Path | None, *, overwrite: bool = Fals
         job: The job as resolved.
         asked: The directory that the user named; None takes the next free one of
             ``runs/NAME``, ``runs/NAME-2`` and so on.
-        overwrite: Whether an earlier run's files in a named directory are removed first.
+        overwrite: Whether a named directory may hold an earlier run; its files are set aside until
+            ``accept`` and put back by ``discard``.
 
     Raises:
-        InputError: It cannot be written, or already holds a run.
+        InputError: It cannot be written, already holds a run, or holds files that are no run's.
     """
-    run = _claim(job, asked, overwrite)
+    run = _next_free(job) if asked is None else _claim(asked, overwrite)
     run.path = run.path.absolute()
     try:
-        for name in FOLDERS:
-            (run.path / name).mkdir(exist_ok=True)
+        # The status first: what has one is a run, whenever this process is killed.
+        run.write_status("starting")
         write_atomically(run.path / "job.yaml", job.as_yaml())
+        for folder in (run.events, run.logs, run.checkpoints):
+            folder.mkdir(exist_ok=True)
     except OSError as error:
         run.discard()
         raise _not_writable(run.path, error) from None
     return run
 
 
-def _claim(job: Job, asked: Path | None, overwrite: bool) -> RunDirectory:
-    if asked is None:
-        return _next_free(job)
-    made = _make(asked)
-    run = RunDirectory(asked, made)
-    held = [name for name in (*FILES, *FOLDERS) if (asked / name).exists()]
-    if held and not overwrite:
-        raise InputError(
-            f"run directory already holds {_held_by(asked)}",
-            where=str(asked),
-            do="choose another --run-dir, or pass --overwrite to lose that run",
-        )
-    run.lock = _lock(asked)
-    if held:
-        run.discard()
+def _claim(path: Path, overwrite: bool) -> RunDirectory:
+    """Takes a directory that the user named."""
+    made = _make(path)
+    if not (overwrite or replaced.is_aside(path)):
+        _refuse_run(path)
+    run = RunDirectory(path, made, lock_directory(path))
     try:
+        _empty(run, overwrite)
         # Of two runs that start at once in one directory, this lets one in.
         run.logs.mkdir()
     except FileExistsError:
-        raise InputError("another run is starting in this directory", where=str(asked)) from None
+        run.unlock()
+        raise InputError("another run is starting in this directory", where=str(path)) from None
     except OSError as error:
-        raise _not_writable(asked, error) from None
+        run.unlock()
+        raise _not_writable(path, error) from None
+    except InputError:
+        run.unlock()
+        raise
     return run
 
 
-def _lock(path: Path) -> int | None:
+def _empty(run: RunDirectory, overwrite: bool) -> None:
+    """Makes room in a directory that exists: sets a run aside, refuses what is none."""
+    path = run.path
+    if run.replaces:
+        # Whoever replaced that run was killed before it began.
+        replaced.put_back(path)
+    if not overwrite:
+        _refuse_run(path)
+    is_run = replaced.state_of(path) is not None
+    if not is_run and (names := replaced.strangers(path)):
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        raise InputError(
+            f"run directory holds files that are no run's: {shown}",
+            where=str(path),
+            do="choose a new or an empty folder with --run-dir",
+        )
+    if is_run:
+        replaced.set_aside(path)
+
+
+def _refuse_run(path: Path) -> None:
+    if replaced.state_of(path) is not None:
+        raise InputError(
+            f"run directory already holds {_held_by(path)}",
+            where=str(path),
+            do="choose another --run-dir, or pass --overwrite to lose that run",
+        )
+
+
+def lock_directory(path: Path) -> int | None:
     """Marks a directory as in use until this process ends; None where its file system cannot.
 
     Raises:
@@ -155,7 +206,7 @@ def _next_free(job: Job) -> RunDirectory:
             continue
         except OSError as error:
             raise _not_writable(path, error) from None
-        return RunDirectory(path, [path, *parents], _lock(path))
+        return RunDirectory(path, [path, *parents], lock_directory(path))
     raise InputError(f"{_MAX_RUNS} runs of {job.name!r} already", where=str(job.output.dir))
 
 
@@ -185,15 +236,11 @@ def _remove_empty(folders: Sequence[Path]) -> None:
 def _held_by(path: Path) -> str:
     """Which run a directory holds, in a few words."""
     try:
-        state = json.loads((path / "status.json").read_text("utf-8"))["state"]
-        name = next(
-            line.removeprefix("name:").strip()
-            for line in (path / "job.yaml").read_text("utf-8").splitlines()
-            if line.startswith("name:")
-        )
-    except (OSError, ValueError, KeyError, StopIteration, TypeError):
+        lines = (path / "job.yaml").read_text("utf-8").splitlines()
+        name = next(line.removeprefix("name:").strip() for line in lines if line.startswith("name:"))
+    except (OSError, ValueError, StopIteration):
         return "a run"
-    return f"a run of job {name!r} ({state})"
+    return f"a run of job {name!r} ({replaced.state_of(path)})"
 
 
 def _not_writable(path: Path, error: OSError) -> InputError:
@@ -202,14 +249,3 @@ def _not_writable(path: Path, error: OSError) -> InputError:
         where=str(path),
         do="choose another with --run-dir or output.dir",
     )
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a file beside its place, then renames it there."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, "utf-8")
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise

@@ -22,7 +22,8 @@ from hvdtrain.data.loader import PartitionLoader
 from hvdtrain.data.partition import Partition, Tail
 from hvdtrain.errors import HvdtrainError, InputError
 from hvdtrain.train.ending import end_rank
-from hvdtrain.train.feeding import Loader, OwnLoader, Pulse, reads_everything
+from hvdtrain.train.feeding import READS_EVERYTHING, Loader, OwnLoader, Pulse, reads_everything
+from hvdtrain.train.handed import check_handed
 from hvdtrain.train.progress import Progress
 from hvdtrain.train.randomness import seed_everything
 from hvdtrain.train.step import Share, StepEnd, Stepper, StepRules, autocast
@@ -107,9 +108,7 @@ class Run:
         rules = StepRules(clip_norm, clip_value, on_nan, self._settings.precision)
         self._steppers[id(replica.optimizer)] = Stepper(self._backend, replica, rules, prefix)
         if not number:
-            seed_everything(
-                self._settings.seed + 1 + self.rank
-            )  # from now on each rank has a random stream of its own
+            seed_everything(self._settings.seed + 1 + self.rank)  # a random stream of its own
         return replica.model, replica.optimizer
 
     def loader(
@@ -141,7 +140,7 @@ class Run:
                 legal="a data set with len() and [index]",
             )
         num_samples = len(dataset)
-        check_equal_lengths(self._backend.gather(num_samples))
+        check_equal_lengths(self._backend.gather(num_samples), "the data set of run.loader")
         accumulate = self._settings.accumulate if train else 1
         if train:
             check_world(num_samples, self.size, tail)
@@ -162,17 +161,23 @@ class Run:
             accumulate=accumulate,
             fill=train,
         )
-        made = Loader(batches, self._backend, self._pulse, train=train)
-        self._loaders.append(made)
-        return made
+        self._loaders.append(Loader(batches, self._backend, self._pulse, train=train))
+        return self._loaders[-1]
+
+    @property
+    def is_filler(self) -> bool:
+        """Whether the batch in hand does not count: this rank has no sample left for the step."""
+        return self._share is not None and not self._share.weight
 
     def epochs(self, count: int) -> Iterator[int]:
         """0 to ``count - 1``; loaders get a new order in each."""
         self._num_epochs = count
-        for epoch in range(count):
-            self.epoch = epoch
-            yield epoch
-        self.epoch = self._num_epochs = None
+        try:
+            for epoch in range(count):
+                self.epoch = epoch
+                yield epoch
+        finally:  # also after a break
+            self.epoch = self._num_epochs = None
 
     def progress(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches, with a line about them every few seconds on rank 0; collective.
@@ -182,15 +187,13 @@ class Run:
         """
         if not isinstance(batches, Loader):
             if self.size > 1 and reads_everything(batches):
-                self.logger.warning(
-                    "each rank reads the whole data set: give the DataLoader a DistributedSampler, "
-                    "or use run.loader"
-                )
+                self.logger.warning(READS_EVERYTHING)
             batches = OwnLoader(batches, self._backend, self._pulse, self._settings.accumulate)
+        outer = self._share  # a loop may stand inside another one's
         try:
             yield from self._progress.watch(batches, self.epoch, self._num_epochs)
         finally:
-            self._share = None
+            self._share = outer
             self._aside.end()
 
     def step(
@@ -214,10 +217,14 @@ class Run:
         """
         stepper = self._steppers.get(id(optimizer))
         if stepper is None:
-            raise InputError("this optimizer is not one that run.distribute returned")
+            raise InputError(
+                f"run.step got a {type(optimizer).__name__} that run.distribute did not return",
+                do="write: model, optimizer = run.distribute(model, optimizer)",
+            )
+        check_handed(loss, weight)
         share = self._share_of(weight)
         stepper.backward(loss, share, alone=len(self._steppers) == 1)
-        self._progress.lost(loss, share)
+        self._progress.lost(loss, share, stepper)
         if not share.is_last:
             return None
         end = stepper.end()
@@ -261,7 +268,7 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not _is_success(error):
+        if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
             if self.size > 1 or isinstance(error, HvdtrainError):
                 end_rank(error, self._backend.world)
             return
@@ -278,7 +285,6 @@ class Run:
     def _quiet(self) -> None:
         """Evaluation begins: all ranks use rank 0's running statistics."""
         self._aside.end()
-        self._share = None
         for stepper in self._steppers.values():
             self._backend.agree_buffers(stepper.replica.module)
 
@@ -290,7 +296,3 @@ class Run:
         if weight is None:
             return share
         return Share(weight if share.weight else 0.0, None, share.number, share.num_passes)
-
-
-def _is_success(error: BaseException) -> bool:
-    return isinstance(error, SystemExit) and error.code in (None, 0)

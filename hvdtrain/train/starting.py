@@ -84,12 +84,14 @@ def _join(world: World, asked: str, settings: Settings, tuning: Mapping[str, Any
 def _tuning(given: Mapping[str, Any]) -> TuningConfig:
     from pydantic import ValidationError
 
+    from hvdtrain.config.words import fault
+
     try:
         return TuningConfig(**given)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, ("tuning", *first["loc"])))
-        raise InputError(f"{first['msg']}, found {first['input']!r}", where=where) from None
+        raise InputError(f"{fault(first)}, found {first['input']!r}", where=where) from None
 
 
 def _logger(rank: int) -> logging.Logger:

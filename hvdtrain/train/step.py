@@ -8,14 +8,15 @@ of all ranks about a step whose loss or gradient is no finite number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from hvdtrain.backends.base import Backend, Replica
 from hvdtrain.errors import InputError, TrainingError
+from hvdtrain.train.gradients import clamp, scale, total_norm
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,13 @@ class StepEnd:
         norm: 2-norm of the reduced gradient before clipping, where it was needed.
         skipped: Why the optimizer did not step; empty where it did.
         total: Samples (or tokens) of the step over all ranks.
+        votes: How many ranks said yes to each question of ``Stepper.ask``.
     """
 
     norm: float | None = None
     skipped: str = ""
     total: float = 0.0
+    votes: tuple[int, ...] = ()
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
@@ -120,11 +123,15 @@ class Stepper:
         self._backend, self._rules, self._name = backend, rules, name
         self._gathered = _Weights(backend, f"{name}weight")
         self._bad: list[torch.Tensor] = []
-        self._num_bad: Callable[[], torch.Tensor] = lambda: torch.zeros(1)
+        self._counted: Callable[[], torch.Tensor] = lambda: torch.zeros(1)
         is_scaled = rules.precision == "fp16"
         self.scaler = torch.amp.GradScaler(backend.device.type, enabled=is_scaled)
         self.step = 0
         self.num_skipped = 0
+        # Asked on every rank in every step; how many said yes travels with the gradients.
+        self.ask: tuple[Callable[[], bool], ...] = ()
+        # Hears of a step's gradients once they are reduced, and again as the optimizer will see them.
+        self.watch: Callable[[str], None] | None = None
 
     def begin(self, share: Share) -> None:
         """Before the forward pass."""
@@ -147,11 +154,11 @@ class Stepper:
         before, now = self._gathered.add(share)
         if before != now and before > 0:
             # Passes whose totals were not known: what is there was the mean over fewer samples.
-            _scale(self.replica.trained, before / now)
+            scale(self.replica.trained, before / now)
         if loss is not None and share.weight:
             self._bad.append(~torch.isfinite(loss.detach()))
         if share.is_last:
-            self._num_bad = self._start_counting()
+            self._counted = self._start_counting()
         if loss is None:
             return
         # The engine takes the mean over ranks; this factor, exactly 1 where all ranks hold equally many
@@ -169,24 +176,35 @@ class Stepper:
             TrainingError: The loss or the gradient is no finite number and the rule is ``stop``.
         """
         self.step += 1
-        replica, total = self.replica, self._gathered.total
-        replica.finish()
-        if self._num_bad().item():
+        self.replica.finish()
+        num_bad, *votes = self._counted().tolist()
+        end = self._finish(bool(num_bad), self._gathered.total)
+        return replace(end, votes=tuple(map(int, votes))) if votes else end
+
+    def _finish(self, is_bad: bool, total: float) -> StepEnd:
+        replica = self.replica
+        if is_bad:
             return self._leave_out(self._told_loss(), total)
         if total == 0:
             # No rank has a sample. All of them know, so all of them leave this step out.
             replica.optimizer.zero_grad()
             return StepEnd(skipped="no rank has a sample", total=0)
         self.scaler.unscale_(replica.optimizer)
+        self._tell("reduced")
         norm = total_norm(replica.trained) if self._needs_norm else None
         is_finite = norm is None or math.isfinite(norm)
         if is_finite:
             self._clip(norm)
+            self._tell("clipped")
             replica.apply()
         if self.scaler.is_enabled():
             # The reduced gradients are equal on all ranks, so the scaler's choice is too.
             return self._end_scaled(norm, is_finite, total)
         return StepEnd(norm, total=total) if is_finite else self._leave_out(f"the gradient is {norm}", total)
+
+    def _tell(self, moment: str) -> None:
+        if self.watch:
+            self.watch(moment)
 
     @property
     def _needs_norm(self) -> bool:
@@ -194,26 +212,28 @@ class Stepper:
         return rules.clip_norm is not None or rules.on_nan == "skip" or self.scaler.is_enabled()
 
     def _end_scaled(self, norm: float | None, is_finite: bool, total: float) -> StepEnd:
-        scale = self.scaler.get_scale()
+        loss_scale = self.scaler.get_scale()
         self.scaler.update()
         if is_finite:
             return StepEnd(norm, total=total)
         self.num_skipped += 1
         self.replica.optimizer.zero_grad()
-        return StepEnd(norm, f"fp16 overflow at loss scale {scale:g}", total)
+        return StepEnd(norm, f"fp16 overflow at loss scale {loss_scale:g}", total)
 
     def _clip(self, norm: float | None) -> None:
         rules = self._rules
         if rules.clip_value is not None:
-            _clamp(self.replica.trained, rules.clip_value)
+            clamp(self.replica.trained, rules.clip_value)
         elif rules.clip_norm is not None and norm is not None and norm > rules.clip_norm:
-            _scale(self.replica.trained, rules.clip_norm / norm)
+            scale(self.replica.trained, rules.clip_norm / norm)
 
     def _start_counting(self) -> Callable[[], torch.Tensor]:
         """Begins to count the ranks whose loss is no finite number, beside the gradients' reduction."""
         bad = torch.stack(self._bad).any() if self._bad else torch.zeros((), dtype=torch.bool)
-        flag = bad.reshape(1).to(self._backend.device, torch.float32)
-        return self._backend.start_sum(flag, f"{self._name}bad")
+        flags = bad.reshape(1).to(self._backend.device, torch.float32)
+        if answers := [float(question()) for question in self.ask]:
+            flags = torch.cat([flags, torch.tensor(answers, device=flags.device)])
+        return self._backend.start_sum(flags, f"{self._name}bad")
 
     def _told_loss(self) -> str:
         own = bool(torch.stack(self._bad).any()) if self._bad else False
@@ -251,35 +271,3 @@ class _Weights:
         weights = torch.tensor([share.weight], dtype=torch.float64)
         self.total += float(self._backend.sum(weights, self._name).item())
         return before, self.total
-
-
-def total_norm(parameters: Iterable[torch.Tensor]) -> float:
-    """The 2-norm of all gradients together, sparse ones included."""
-    values = [_values(parameter.grad) for parameter in parameters if parameter.grad is not None]
-    if not values:
-        return 0.0
-    return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(values))))
-
-
-def _values(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
-
-
-def _scale(parameters: Iterable[torch.Tensor], factor: float) -> None:
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad.mul_(factor)
-
-
-def _clamp(parameters: Iterable[torch.Tensor], limit: float) -> None:
-    for parameter in parameters:
-        gradient = parameter.grad
-        if gradient is None:
-            continue
-        if gradient.is_sparse:
-            whole = gradient.coalesce()
-            parameter.grad = torch.sparse_coo_tensor(
-                whole.indices(), whole.values().clamp(-limit, limit), whole.shape, is_coalesced=True
-            )
-        else:
-            gradient.clamp_(-limit, limit)

@@ -46,7 +46,7 @@ class SyncBatchNorm(_BatchNorm):
         if not (self.training or self.is_empty) or self._backend.size == 1:
             return super().forward(input)
         self._check_input_dim(input)
-        values = input.float()
+        values = input if input.dtype == torch.float64 else input.float()
         others = [dimension for dimension in range(input.dim()) if dimension != 1]
         shape = [1, -1, *[1] * (input.dim() - 2)]
         share = 0.0 if self.is_empty else 1.0

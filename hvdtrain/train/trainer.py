@@ -7,83 +7,22 @@ empty still takes part in the reduction, with weight zero; ``step.py`` has the a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 
-from hvdtrain.backends.base import Backend
-from hvdtrain.data.loader import Batch, PartitionLoader
-from hvdtrain.errors import TrainingError
-from hvdtrain.train.metrics import Means, Tally, classification
-from hvdtrain.train.observe import Length, Observer
-from hvdtrain.train.step import Share, StepEnd, Stepper, autocast
-from hvdtrain.train.sync_batchnorm import Aside, synchronised_layers
-
-
-class Rate(Protocol):
-    """The learning rate of a step, counted from 0."""
-
-    def __call__(self, step: int) -> float:
-        """The rate."""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a trainer is made of.
-
-    Attributes:
-        backend: How bytes move.
-        stepper: Takes the steps of the model and its optimizer.
-        train: Batches of this rank's part of the training data.
-        validation: Batches of this rank's part of the held-out data.
-        rate: Learning rate per step.
-        length: How long to train.
-        metrics_every_steps: Steps between two agreed values of the loss.
-        sample: A real input without batch dimension; None where inputs are no tensors.
-        may_skip: Whether unreadable samples are left out.
-        precision: ``fp32``, ``bf16`` or ``fp16``, of the forward pass in training.
-        observer: Records; None on all ranks but 0.
-    """
-
-    backend: Backend
-    stepper: Stepper
-    train: PartitionLoader
-    validation: PartitionLoader
-    rate: Rate
-    length: Length
-    metrics_every_steps: int
-    sample: torch.Tensor | None
-    may_skip: bool
-    precision: str
-    observer: Observer | None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What training came to.
-
-    Attributes:
-        epochs: Epochs, the last of them possibly cut short.
-        steps: Optimizer steps.
-        train: Means over the last epoch's training samples, taken while it ran.
-        validation: Means over the held-out samples after the last step.
-        samples: Training samples of all ranks together.
-        seconds: Time in training steps, without evaluation.
-    """
-
-    epochs: int
-    steps: int
-    train: Means
-    validation: Means
-    samples: int
-    seconds: float
-
-    @property
-    def samples_per_s(self) -> float:
-        """Training samples of all ranks per second of training."""
-        return self.samples / self.seconds if self.seconds > 0 else 0.0
+from hvdtrain.data.loader import Batch
+from hvdtrain.errors import Preempted
+from hvdtrain.train.classes import classify
+from hvdtrain.train.forward import Forward, Measured
+from hvdtrain.train.metrics import Means, Tally, Value, scalars
+from hvdtrain.train.observe import finite
+from hvdtrain.train.parts import Outcome, Parts
+from hvdtrain.train.randomness import random_state, restore_random_state
+from hvdtrain.train.resuming import Resumed
+from hvdtrain.train.schedule import BEGINNING, Position
+from hvdtrain.train.step import Share, StepEnd
 
 
 class Trainer:
@@ -91,8 +30,13 @@ class Trainer:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._step = 0
-        self._passes: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+        start = parts.resumed.at if parts.resumed else BEGINNING
+        self._step, self._epoch, self._consumed = start.step, start.epoch, start.consumed
+        parts.stepper.step = self._step
+        if parts.keeper:
+            parts.stepper.ask = (parts.watch.is_asked, parts.keeper.has_failed)
+        self._forward = Forward(parts)
+        self._passes: list[Measured] = []
         self._norm: float | None = None
         self._samples = 0
         self._seconds = 0.0
@@ -100,13 +44,21 @@ class Trainer:
         self._epoch_sums = Tally()
         self._skipped: set[str] = set()
         self._told: set[str] = set()
+        if parts.resumed:
+            self._resume(parts.resumed)
 
     def fit(self) -> Outcome:
         """Runs all epochs, each followed by an evaluation; collective."""
-        length, trained, validated = self._parts.length, Means.of([0, 0, 0]), Means.of([0, 0, 0])
-        for epoch in range(length.epochs):
+        length = self._parts.length
+        trained = self._epoch_sums.reduced(self._parts.backend, "epoch")
+        validated, metrics = Means.of([0, 0, 0]), dict[str, Value]()
+        if self._epoch >= length.epochs:
+            # A run that was finished when its last checkpoint was made.
+            validated, metrics = self.evaluate()
+        for epoch in range(self._epoch, length.epochs):
             trained = self._train_epoch(epoch)
-            validated = self.evaluate()
+            validated, metrics = self.evaluate()
+            self._epoch, self._consumed = epoch + 1, 0
             if self._parts.may_skip:
                 self._tell_skipped()
             if self._parts.observer:
@@ -114,16 +66,19 @@ class Trainer:
                     "epoch_loss": trained.loss,
                     "validation_loss": validated.loss,
                     "validation_accuracy": validated.accuracy,
+                    **{f"validation_{name}": value for name, value in scalars(metrics).items()},
                 }
                 self._parts.observer.evaluated(epoch + 1, self._step, values)
-        return Outcome(length.epochs, self._step, trained, validated, self._samples, self._seconds)
+            self._keep(is_epoch_end=True, measured=validated)
+        return Outcome(length.epochs, self._step, trained, validated, metrics, self._samples, self._seconds)
 
     def _train_epoch(self, epoch: int) -> Means:
         """Trains on every sample of the epoch, or up to the last step of the run."""
         parts = self._parts
-        self._epoch_sums = Tally()
+        if not self._consumed:
+            self._epoch_sums = Tally()
         parts.stepper.replica.model.train()
-        self.run_steps(parts.train.batches(epoch), epoch)
+        self.run_steps(parts.train.batches(epoch, self._consumed), epoch)
         self._epoch_sums.merge(self._window)
         self._window = Tally()
         return self._epoch_sums.reduced(parts.backend, "epoch")
@@ -133,13 +88,16 @@ class Trainer:
         parts = self._parts
         began_s = time.monotonic()
         for batch in batches:
-            if not self._take_pass(batch):
+            end = self._take_pass(batch)
+            if end is None:
                 continue
+            self._consumed = batch.consumed
             elapsed_s = max(1e-9, self._seconds + time.monotonic() - began_s)
             if self._step % parts.metrics_every_steps == 0 or self._step == parts.length.steps:
                 self._measure(epoch, elapsed_s)
             if parts.observer:
                 parts.observer.stepped(epoch + 1, self._step, self._samples / elapsed_s)
+            self._keep(end)
             if self._step == parts.length.steps:
                 break
         if parts.backend.device.type == "cuda":
@@ -147,8 +105,8 @@ class Trainer:
             torch.cuda.synchronize(parts.backend.device)
         self._seconds += time.monotonic() - began_s
 
-    def _take_pass(self, batch: Batch) -> bool:
-        """A forward and a backward pass, and the step if it is the last of one; whether it was."""
+    def _take_pass(self, batch: Batch) -> StepEnd | None:
+        """A forward and a backward pass, and the step if it is the last of one; how that ended."""
         stepper = self._parts.stepper
         self._skipped.update(batch.skipped)
         share = Share(batch.count, batch.global_count, batch.number, batch.num_passes)
@@ -156,15 +114,24 @@ class Trainer:
             for group in stepper.replica.optimizer.param_groups:
                 group["lr"] = self._parts.rate(stepper.step)
         stepper.begin(share)
-        stepper.backward(self._loss(batch), share)
-        if share.is_last:
-            self._end_step(stepper.end())
-        return share.is_last
+        loss, measured = self._forward.loss(batch)
+        if measured:
+            self._passes.append(measured)
+        if self._parts.recorder:
+            self._parts.recorder.passed(batch, loss)
+        stepper.backward(loss, share)
+        if not share.is_last:
+            return None
+        end = stepper.end()
+        self._end_step(end)
+        return end
 
     def _end_step(self, end: StepEnd) -> None:
         self._step = self._parts.stepper.step
         self._norm = end.norm
         passes, self._passes = self._passes, []
+        if self._parts.recorder:
+            self._parts.recorder.stepped(end)
         if end.skipped:
             if self._parts.observer and end.total:
                 self._parts.observer.noted(f"step {self._step} left out on all ranks: {end.skipped}")
@@ -173,46 +140,57 @@ class Trainer:
             self._window.add(*measured)
         self._samples += round(end.total)
 
-    def _loss(self, batch: Batch) -> torch.Tensor | None:
-        """The mean loss over this rank's samples; without samples one whose backward pass adds nothing."""
-        if not batch.count:
-            return self._loss_of_nothing()
-        device = self._parts.backend.device
-        inputs = batch.inputs.to(device, non_blocking=True)
-        targets = batch.targets.to(device, non_blocking=True)
-        loss, num_right = classification(self._forward(inputs), targets)
-        self._passes.append((loss, num_right, batch.count))
-        return loss
+    def _keep(
+        self, end: StepEnd | None = None, *, is_epoch_end: bool = False, measured: Means | None = None
+    ) -> None:
+        """Saves where it is time to, and ends a run that was asked to end; collective."""
+        parts, keeper = self._parts, self._parts.keeper
+        if keeper is None:
+            return
+        is_asked, has_failed = (end.votes if end else ()) or (0, 0)
+        if has_failed:
+            keeper.heed()
+        at = Position(self._step, self._epoch, self._consumed)
+        if is_asked or keeper.is_due(at, is_epoch_end=is_epoch_end):
+            self.save(measured)
+        if is_asked:
+            keeper.finish()
+            raise Preempted(self._step, parts.watch.reason)
 
-    def _forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def save(self, measured: Means | None = None) -> None:
+        """Begins to save where the run is now; collective."""
         parts = self._parts
-        try:
-            with autocast(parts.backend.device, parts.precision):
-                outputs = parts.stepper.replica.model(inputs)
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            raise TrainingError(
-                f"rank {parts.backend.rank} holds {len(inputs)} sample of step {self._step + 1}, and "
-                "BatchNorm cannot normalise one value per channel: set batch.tail=drop, or another batch"
-            ) from error
-        return torch.as_tensor(outputs).float() if parts.precision != "fp32" else torch.as_tensor(outputs)
+        assert parts.keeper
+        values = (
+            {"validation_loss": measured.loss, "validation_accuracy": measured.accuracy} if measured else {}
+        )
+        parts.keeper.save(
+            Position(self._step, self._epoch, self._consumed),
+            self.state,
+            {
+                "random": random_state(parts.backend.device),
+                "epoch_sums": self._epoch_sums.values(),
+                "window": self._window.values(),
+            },
+            finite(values),
+        )
 
-    def _loss_of_nothing(self) -> torch.Tensor | None:
-        """For an engine or layers that wait for every rank's passes."""
-        parts, replica = self._parts, self._parts.stepper.replica
-        if not (replica.needs_backward or synchronised_layers(replica.module)):
-            return None
-        if parts.sample is None:
-            raise TrainingError(
-                f"rank {parts.backend.rank} has no samples in the last step, and the data's inputs are "
-                "no tensors: set batch.tail to drop or pad"
-            )
-        aside = Aside()
-        aside.add(replica.model)
-        outputs = replica.model(parts.sample.unsqueeze(0).to(parts.backend.device))
-        aside.end()
-        return torch.as_tensor(outputs).float().sum()
+    def save_last(self, outcome: Outcome) -> None:
+        """Saves the end of the run and waits until it is on the disk; collective."""
+        assert self._parts.keeper
+        self.save(outcome.validation)
+        self._parts.keeper.finish()
+
+    def _resume(self, resumed: Resumed) -> None:
+        """Takes up what ``save`` kept; model and optimizer have theirs already."""
+        own, shared, stepper = resumed.own, resumed.shared, self._parts.stepper
+        self._samples, self._seconds = shared["samples"], shared["seconds"]
+        self._epoch_sums, self._window = Tally.of(own["epoch_sums"]), Tally.of(own["window"])
+        stepper.num_skipped = shared["num_skipped"]
+        if stepper.scaler.is_enabled() and shared["scaler"]:
+            stepper.scaler.load_state_dict(dict(shared["scaler"]))
+        if "random" in own:
+            restore_random_state(own["random"], self._parts.backend.device)
 
     def _measure(self, epoch: int, elapsed_s: float) -> None:
         """Agrees on the loss since the last time and records it."""
@@ -231,21 +209,43 @@ class Trainer:
             self._parts.observer.measured(epoch + 1, self._step, values)
 
     @torch.no_grad()
-    def evaluate(self) -> Means:
-        """Means over every held-out sample, each counted once; collective."""
+    def evaluate(self) -> tuple[Means, dict[str, Value]]:
+        """Loss, accuracy and the job's metrics over every held-out sample, each counted once; collective.
+
+        Raises:
+            Preempted: The run was asked to end; it goes on with this evaluation.
+        """
         parts, tally = self._parts, Tally()
         module = parts.stepper.replica.module
         parts.backend.agree_buffers(module)
         module.eval()
-        for batch in parts.validation.batches(0):
+        parts.evaluation.reset()
+        for batch in self._until_asked(parts.validation.batches(0)):
             self._skipped.update(batch.skipped)
             if batch.count:
-                inputs = batch.inputs.to(parts.backend.device, non_blocking=True)
-                targets = batch.targets.to(parts.backend.device, non_blocking=True)
-                loss, num_right = classification(module(inputs), targets)
+                outputs = module(batch.inputs.to(parts.backend.device, non_blocking=True))
+                loss, num_right = classify(outputs, batch.targets, parts.backend.device)
                 tally.add(loss, num_right, batch.count)
+                parts.evaluation.update(outputs, batch.targets.to(outputs.device))
         module.train()
-        return tally.reduced(parts.backend, "validation")
+        return tally.reduced(parts.backend, "validation"), parts.evaluation.reduced(parts.backend)
+
+    def _until_asked(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches, all ranks' alike in number, unless a rank was asked to end; collective."""
+        parts = self._parts
+        if parts.keeper is None:
+            yield from batches
+            return
+        answer: Callable[[], torch.Tensor] | None = None
+        for batch in batches:
+            # The answers of the batch before: nobody waits for the slowest rank of this one.
+            if answer is not None and answer().item():
+                self._keep(StepEnd(votes=(1, 0)))
+            asked = torch.tensor([float(parts.watch.is_asked())], device=parts.backend.device)
+            answer = parts.backend.start_sum(asked, "asked")
+            yield batch
+        if answer is not None and answer().item():
+            self._keep(StepEnd(votes=(1, 0)))
 
     def _tell_skipped(self) -> None:
         """Names what any rank could not read and has not been named before; collective."""
@@ -253,12 +253,16 @@ class Trainer:
         new = sorted(found - self._told)
         self._told |= found
         if self._parts.observer and new:
-            self._parts.observer.noted(f"{len(new)} unreadable samples skipped: {', '.join(new)}")
+            self._parts.observer.noted(
+                f"{len(new)} unreadable sample{'s' if len(new) > 1 else ''} skipped: {', '.join(new)}"
+            )
 
     def close(self) -> None:
         """Ends the loaders' processes and closes the record, also of a run that failed."""
         self._parts.train.close()
         self._parts.validation.close()
+        if self._parts.keeper:
+            self._parts.keeper.close()
         if self._parts.observer:
             self._parts.observer.close()
 
@@ -268,10 +272,13 @@ class Trainer:
             self._parts.observer.finished(result)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
-        replica = self._parts.stepper.replica
+        """What rank 0 saves for all."""
+        stepper = self._parts.stepper
         return {
-            "model": replica.module.state_dict(),
-            "optimizer": replica.optimizer.state_dict(),
-            "step": self._step,
+            "model": stepper.replica.module.state_dict(),
+            "optimizer": stepper.replica.optimizer.state_dict(),
+            "scaler": stepper.scaler.state_dict(),
+            "samples": self._samples,
+            "seconds": self._seconds,
+            "num_skipped": stepper.num_skipped,
         }

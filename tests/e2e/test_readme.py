@@ -72,7 +72,7 @@ INLINE_TESTS = {
     "hvdtrain whoami": ("tests/lab/test_launch.py", "whoami"),
     "hvdtrain logs JOB -f": ("tests/lab/test_submit.py", '"logs"'),
     "hvdtrain cancel JOB": ("tests/lab/test_submit.py", '"cancel"'),
-    "hvdtrain run": ("tests/mpi/test_launch.py", '"run"'),
+    "hvdtrain run": ("tests/unit/cli/test_launch_verbs.py", '"run"'),
     "hvdtrain run -- PROGRAM": ("tests/lab/test_launch.py", '"run"'),
     "make nccl-build-check": ("tests/build/nccl_build_check.py", '"nccl_built"'),
 }

@@ -2,19 +2,26 @@
 
 import json
 import os
+import signal
+import subprocess
 import time
 
 import psutil
 import pytest
+
+# As in conftest.py, for programs that a test sends signals to.
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+LIMIT_S = 180
 
 GOOD = "model: {name: digits_cnn, args: {width: 8}}\ndata: digits\nbatch: {global: 64}\nepochs: 1\n"
 FACTORY = "model: 'parts:NAME'\ndata: digits\nbatch: {global: 64}\nepochs: 1\n"
 PARTS = """
 import os, torch
 def nothing(): return None
+def breaks(): raise RuntimeError("no net today")
 def needs(width): return torch.nn.Linear(width, 2)
 def wrong_shape(): return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 7))
-def rank(): return int(os.environ["OMPI_COMM_WORLD_RANK"])
+def rank(): return int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["RANK"])
 class Fails(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -22,6 +29,8 @@ class Fails(torch.nn.Module):
         self.calls = 0
     def forward(self, x):
         self.calls += 1
+        if self.calls == 5 and rank() == 1 and os.environ.get("PLANT") == "kill rank 1":
+            os.kill(os.getpid(), 9)
         if self.calls == 5 and rank() == 1:
             raise ValueError("planted on rank 1")
         if self.calls == 5 and rank() == 0 and os.environ.get("PLANT") == "kill":
@@ -51,11 +60,30 @@ def job(tmp_path):
         (GOOD, ["-np", "65", "--slots", "65"], ["64 samples for 65 ranks"]),
         (GOOD, ["-np", "2", "--set", "backend=single"], ["single trains on one rank"]),
         (GOOD, ["--run-dir", "/proc/run"], ["/proc/run", "cannot be written"]),
+        (GOOD, ["--run-dir", ""], ["'--run-dir'", "the path is empty"]),
+        (GOOD, ["--run-dir", "/"], ["/: run directory holds files that are no run's", "choose a new or an"]),
+        (GOOD, ["--run-dir", ".", "--overwrite"], ["holds files that are no run's: job.yaml, parts.py"]),
+        (GOOD, ["--set", "tuning.timeline=none/t.json"], ["tuning.timeline: none/t.json", "no folder none"]),
+        (
+            GOOD,
+            ["--set", "tuning.timeline=/proc/t.json"],
+            ["tuning.timeline: /proc/t.json cannot be written"],
+        ),
+        (GOOD, ["--set", "batch.global=99999999999"], ["batch.global: must be at most 4294967296"]),
+        (
+            GOOD,
+            ["--set", "model=:build"],
+            ["--set model=:build: model.name: must be a model's name", ":build"],
+        ),
         (GOOD, ["--launcher", "ssh"], ["'ssh'", "mpirun"]),
         (GOOD.replace("digits\n", "{source: folder, path: none}\n", 1), [], ["none"]),
         (GOOD.replace("digits\n", "{source: 'nowhere.at:all'}\n", 1), [], ["nowhere"]),
         (GOOD.replace("digits_cnn", "resnet19"), [], ["'resnet19'", "did you mean"]),
-        (FACTORY.replace("parts:NAME", "partz:x"), [], ["partz"]),
+        (
+            FACTORY.replace("parts:NAME", "partz:x"),
+            [],
+            ["no module 'partz'; looked in ", "put it beside the job"],
+        ),
         (FACTORY.replace("NAME", "nothin"), [], ["parts", "'nothin'", "nothing"]),
         (FACTORY.replace("NAME", "nothing"), [], ["NoneType", "torch.nn.Module"]),
         (FACTORY.replace("NAME", "needs"), [], ["width"]),
@@ -78,13 +106,33 @@ def test_an_error_with_json_is_one_document(hvdtrain):
     assert "no such job file" in ended.document["error"]
 
 
-def test_a_run_directory_with_another_run_is_kept(hvdtrain, job, tmp_path):
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "metrics.jsonl").write_text("precious\n")
-    ended = hvdtrain("train", job(GOOD), "--run-dir", "kept")
+def test_an_empty_word_is_no_job_file(hvdtrain, tmp_path):
+    ended = hvdtrain("train", "")
     assert ended.code == 2
-    assert "already holds a run" in ended.error
-    assert (tmp_path / "kept" / "metrics.jsonl").read_text() == "precious\n"
+    assert "the path is empty" in ended.error
+    assert list(tmp_path.iterdir()) == []
+
+
+def content(path):
+    return {str(entry.relative_to(path)): entry.is_file() and entry.read_bytes() for entry in path.rglob("*")}
+
+
+def test_a_run_is_kept_until_the_next_one_has_begun(hvdtrain, job, tmp_path):
+    path, words = job(GOOD), ["--set", "output.tensorboard=false", "--run-dir", "kept"]
+    assert hvdtrain("train", path, *words).code == 0
+    before = content(tmp_path / "kept")
+    ended = hvdtrain("train", path, *words)  # refused at once: nothing is started
+    assert ended.code == 2
+    assert "already holds a run of job 'job' (done)" in ended.error
+    assert "--overwrite" in ended.error
+    for text, code in [(GOOD.replace("digits_cnn", "resnet19"), 2), (FACTORY.replace("NAME", "breaks"), 1)]:
+        ended = hvdtrain("train", job(text), *words, "--overwrite")
+        assert ended.code == code, ended.err
+        assert "kept holds the run that it held before" in ended.err
+        assert content(tmp_path / "kept") == before
+    assert hvdtrain("train", job(GOOD), *words, "--overwrite", "--set", "seed=1").code == 0
+    assert content(tmp_path / "kept").keys() == before.keys()
+    assert content(tmp_path / "kept")["job.yaml"] != before["job.yaml"]
 
 
 def test_a_missing_horovod_names_its_build(hvdtrain, tmp_path):
@@ -145,13 +193,13 @@ def test_an_error_under_a_foreign_launcher_is_told_once(bin_dir, run_program, tm
     assert ended.err.count("no such job file") == 1
 
 
-def test_a_run_that_diverges_ends_with_a_result_that_is_null(hvdtrain, job, tmp_path):
+def test_a_run_that_diverges_fails_with_its_step_and_what_to_do(hvdtrain, job, tmp_path):
     words = ["--set", "optimizer.name=sgd", "--set", "optimizer.lr=1e30", "--run-dir", "run"]
     ended = hvdtrain("train", job(GOOD), *words)
-    assert ended.code == 0, ended.err
-    assert "loss nan" in ended.out
+    assert ended.code == 1, ended.err
+    assert "step 2: the loss is no finite number on rank 0; lower the learning rate" in ended.error
     status = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert (status["state"], status["result"]["loss"]) == ("done", None)
+    assert (status["state"], status["exit_code"]) == ("failed", 1)
 
 
 def test_a_joined_launch_leaves_nothing_after_bad_input(bin_dir, run_program, job, tmp_path):
@@ -188,3 +236,84 @@ def test_a_failure_of_rank_0_in_a_joined_launch_is_recorded(bin_dir, run_program
     status = json.loads((tmp_path / "runs" / "job" / "status.json").read_text())
     assert (status["state"], status["exit_code"]) == ("failed", 1)
     assert "planted" in status["error"]
+
+
+def joined(bin_dir, launcher, *words):
+    """The command line of two ranks that join a launch by somebody else."""
+    start = {
+        "mpirun": ["-np", "2", "--bind-to", "none"],
+        "torchrun": ["--no-python", "--nproc_per_node", "2"],
+    }
+    program = [str(bin_dir / "hvdtrain"), "train", *words, "--run-dir", "run"]
+    return [str(bin_dir / launcher), *start[launcher], *program]
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "torchrun"])
+def test_a_failure_of_another_rank_in_a_joined_launch_is_recorded_and_logged(
+    bin_dir, run_program, job, tmp_path, launcher
+):
+    ended = run_program(joined(bin_dir, launcher, job(FACTORY.replace("NAME", "Fails"))))
+    assert ended.code == 1
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["state"], status["exit_code"]) == ("failed", 1)
+    assert status["error"] == "planted on rank 1"
+    logs = {path.name: path.read_text() for path in (tmp_path / "run" / "logs").iterdir()}
+    assert logs.keys() == {"rank-0.log", "rank-1.log"}
+    assert logs["rank-1.log"].count("ValueError: planted on rank 1") == 1
+
+
+def test_a_kill_of_another_rank_in_a_joined_launch_is_recorded(bin_dir, run_program, job, tmp_path):
+    argv = joined(bin_dir, "mpirun", job(FACTORY.replace("NAME", "Fails")))
+    assert run_program(argv, {"PLANT": "kill rank 1"}).code == 137
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
+
+
+@pytest.mark.parametrize(("launcher", "name"), [(None, "SIGTERM"), (None, "SIGHUP"), ("mpirun", "SIGTERM")])
+def test_a_signal_ends_the_run_and_is_recorded(bin_dir, job, tmp_path, launcher, name):
+    words = [job(GOOD), "--set", "epochs=100000", "--set", "output.metrics_every_steps=1"]
+    own = [str(bin_dir / "hvdtrain"), "train", *words, "-np", "2", "--slots", "2", "--run-dir", "run"]
+    argv = joined(bin_dir, launcher, *words) if launcher else own
+    with open(tmp_path / "told", "w") as told:
+        process = subprocess.Popen(
+            argv, cwd=tmp_path, env={**os.environ, **AS_ROOT}, stdout=told, stderr=told
+        )
+    try:
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.read_text())
+        process.send_signal(signal.Signals[name])
+        code = process.wait(LIMIT_S)
+    finally:
+        process.kill()
+        process.wait()
+    assert code != 0
+    wait_until(lambda: not alive_in(tmp_path))
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    # SIGTERM asks a run to save and end; where there is no time for that it failed, but never goes on.
+    assert status["state"] in ("failed", "preempted")
+    assert "SIG" in status.get("error", "") + status.get("reason", "")
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "words", [["schema"], ["plan", "-H", "a:2", "--json"], ["train", "--dry-run", "--json"]]
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_under_standard_output_is_one_line(bin_dir, tmp_path, words, unbuffered):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [str(bin_dir / "hvdtrain"), *words],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=LIMIT_S,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "hvdtrain: error: standard output cannot be written: No space left on device\n"

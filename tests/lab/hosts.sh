@@ -98,10 +98,11 @@ write_host_files() {
   cp "$LAB/ssh/user.pub" "$LAB/ssh/authorized_keys"
   {
     echo "127.0.0.1 localhost"
-    for host in head $(hosts); do echo "$(address "$host") $host"; done
+    # the full name last: Open MPI asks for the first name of an address
+    for host in head $(hosts); do echo "$(address "$host") $host $host.lab.test"; done
   } > "$LAB/etc/hosts"
   for host in head $(hosts); do
-    echo "$host,$(address "$host") $(cut -d' ' -f1,2 "$LAB/ssh/host.pub")"
+    echo "$host,$host.lab.test,$(address "$host") $(cut -d' ' -f1,2 "$LAB/ssh/host.pub")"
   done > "$LAB/ssh/known_hosts"
   fill ssh_config > "$LAB/etc/ssh_config"
   fill sshd_config > "$LAB/etc/sshd_config"

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -302,14 +301,11 @@ def test_host_that_crashes(job, slurm):
 def test_host_that_is_cut_off(job, slurm, launcher):
     process = job(launcher, {"h1": 1, "h2": 1}, "time.sleep(300)")
     slurm.cut("h2")
-    began = time.monotonic()
-    try:
-        returncode, _, err = finish(process, 60)
-        noticed_s = time.monotonic() - began
+    try:  # unnoticed, it would hang for ever: the ranks sleep, and nobody sends anything
+        returncode, _, err = finish(process)
     finally:
         slurm.heal("h2")
     assert returncode == 1, err
-    assert noticed_s < 25, err  # noticed within 15 s, and ended
     assert_nothing_left(slurm, "h1", "h2")
 
 
@@ -358,8 +354,31 @@ def test_host_that_cannot_be_reached(lab):
     assert "host nowhere cannot be asked about itself: ssh: Could not resolve hostname nowhere" in done.stderr
 
 
-def test_one_machine_under_two_names(lab):
-    argv, env = over_ssh(lab, {"h2": 1, "10.77.0.2": 1}, "--", "true")
+@pytest.mark.parametrize("hosts", [{"h1.lab.test": 2}, {"h2.lab.test": 1, "h1.lab.test": 2}], ids=str)
+def test_full_names_of_hosts_that_call_themselves_by_short_ones(lab, hosts):
+    argv, env = over_ssh(lab, hosts, "--no-tag", "--", "hostname")
+    done = lab.exec("h1", argv, env=env, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == sorted(
+        host.partition(".")[0] for host, slots in hosts.items() for _ in range(slots)
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("h2", "10.77.0.2"), "h2 and 10.77.0.2 are the same machine, h2"),
+        (("h2", "h2.lab.test"), "h2 (1 slot) and h2.lab.test (1 slot) are the same machine"),
+        (("10.77.0.2", "h2.lab.test"), "10.77.0.2 and h2.lab.test are the same machine, h2"),
+        (
+            ("localhost", "h1.lab.test"),
+            "localhost (1 slot) and h1.lab.test (1 slot) are the same machine, this",
+        ),
+        (("10.77.0.1", "h1"), "10.77.0.1 (1 slot) and h1 (1 slot) are the same machine, this one"),
+    ],
+)
+def test_one_machine_under_two_names(lab, names, message):
+    argv, env = over_ssh(lab, dict.fromkeys(names, 1), "--", "true")
     done = lab.exec("h1", argv, env=env, timeout=TIMEOUT_S)
     assert done.returncode == 2
-    assert "h2 and 10.77.0.2 are the same machine, h2" in done.stderr
+    assert message in done.stderr

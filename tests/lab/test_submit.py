@@ -111,6 +111,19 @@ def test_exit_codes_are_taken_over(slurm, hvdtrain):
     assert "killed by signal 9" in failed.stderr
 
 
+def test_ranks_get_what_setup_lines_export(slurm, hvdtrain):
+    code = "echo got $FOLDER of $SLURM_PROCID"
+    done = hvdtrain("submit", "--setup", "export FOLDER='a b'", "--wait", "--", "sh", "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "got a b of 0\n" in done.stdout
+
+
+def test_module_that_cannot_be_loaded_ends_the_job(slurm, hvdtrain):
+    done = hvdtrain("submit", "--module", "no/such", "--wait", "--", "echo", "trained")
+    assert done.returncode == 2
+    assert "trained" not in done.stdout
+
+
 def test_array(slurm, hvdtrain, tmp_path):
     code = "echo element $SLURM_ARRAY_TASK_ID; exit $((SLURM_ARRAY_TASK_ID == 2))"
     done = hvdtrain("submit", "--array=0-2%2", "--wait", "--", "sh", "-c", code)

@@ -1,7 +1,8 @@
 """Tells the rank agent of an uncaught exception: proof that the program is lost, though it may not end.
 
 After an uncaught exception Python calls MPI_Finalize, which waits for ranks that will never come. From
-outside, the traceback looks like one that the program caught, printed and survived. Python itself imports
+outside, the traceback looks like one that the program caught, printed and survived; so the agent is told
+where it begins and where it ends. Python itself imports
 this file at start (see the site module), from a folder that the agent puts first on PYTHONPATH; it uses
 no other module of hvdtrain. The program's Python need not be hvdtrain's own: it may be as old as 3.7.
 """
@@ -9,6 +10,7 @@ no other module of hvdtrain. The program's Python need not be hvdtrain's own: it
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from importlib import import_module
 from types import TracebackType
@@ -38,10 +40,24 @@ _print = sys.excepthook
 
 
 def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if getattr(sys, "last_value", None) is not error:
+        # Consoles and loggers call the hook themselves; only Python's own call is preceded by this setting.
+        _print(kind, error, trace)
+        return
+    _mark("raising", kind)
     _print(kind, error, trace)
-    if sys.stderr is not None:
-        sys.stderr.flush()
-    os.write(2, f'\x1ehvdtrain {{"uncaught":"{kind.__name__}","pid":{os.getpid()}}}\n'.encode())
+    _mark("uncaught", kind)
+
+
+def _mark(word: str, kind: type[BaseException]) -> None:
+    """Writes an event's line, unless stderr was led elsewhere: in a file it would puzzle its reader."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.flush()
+        if stat.S_ISFIFO(os.fstat(2).st_mode):
+            os.write(2, f'\x1ehvdtrain {{"{word}":"{kind.__name__}","pid":{os.getpid()}}}\n'.encode())
+    except (OSError, ValueError):
+        pass  # it is closed: nobody is told of anything
 
 
 if __name__ == "sitecustomize":

@@ -13,7 +13,6 @@ Layout, under ``~/.cache/hvdtrain`` or ``$HVDTRAIN_CACHE``::
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hvdtrain.errors import InputError
+from hvdtrain.files import sha256_of, sync
 
 MANIFEST = "key.json"
 
@@ -116,11 +116,11 @@ class Cache:
         (staged / MANIFEST).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
         staged.chmod(0o755)
         for path in (*staged.iterdir(), staged):
-            _flush(path)
+            sync(path)
         final = self.entry(key)
         shutil.rmtree(final, ignore_errors=True)
         staged.rename(final)
-        _flush(self.horovod)
+        sync(self.horovod)
         return CachedWheel(final / wheel.name, sha256, whole)
 
     def sweep(self, key: str) -> None:
@@ -221,20 +221,6 @@ def copy_whole(source: Path, target: Path) -> None:
         staged.replace(target)
     finally:
         staged.unlink(missing_ok=True)
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _not_writable(root: Path, why: str) -> InputError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hvdtrain.errors import InputError
+from hvdtrain.files import sha256_of
 from hvdtrain.process import Completed
 from hvdtrain.tools.build_horovod.probe import probe
 
@@ -134,7 +134,4 @@ def _library_sha256(library_dirs: tuple[Path, ...]) -> str:
     """Of the first libmpi.so, empty if there is none by that name."""
     libraries = (folder / "libmpi.so" for folder in library_dirs)
     library = next((path for path in libraries if path.exists()), None)
-    if library is None:
-        return ""
-    with library.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return "" if library is None else sha256_of(library)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from hvdtrain import process
 from hvdtrain.errors import BuildError
-from hvdtrain.tools.build_horovod.cache import copy_whole, sha256_of
+from hvdtrain.files import sha256_of
+from hvdtrain.tools.build_horovod.cache import copy_whole
 from hvdtrain.tools.build_horovod.facts import SDIST_NAME, SDIST_SHA256, Facts
 from hvdtrain.tools.build_horovod.plan import REQUIREMENT, Folders, fetch_command
 

@@ -1,6 +1,7 @@
 """What the user sees of a run."""
 
 import io
+import re
 
 import pytest
 
@@ -60,6 +61,29 @@ def test_lines_are_told_at_most_once_per_interval():
     eager = LineView(0, stream)
     eager(STEP)
     assert "step 3/8" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(1, "job j: 1 rank,.* 1 epoch, 1 step$"), (2, "job j: 2 ranks,.* 2 epochs, 2 steps$")],
+)
+def test_the_start_counts_in_words(number, told):
+    stream = io.StringIO()
+    facts = dict.fromkeys(("size", "global_batch", "lr", "parameters", "epochs", "steps"), number)
+    LineView(1, stream)({"event": "start", "job": "j", "backend": "single", "device": "cpu", **facts})
+    assert re.match(told, stream.getvalue())
+
+
+class Gone(io.StringIO):
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_a_reader_that_is_gone_does_not_end_the_run():
+    view = LineView(1, Gone())
+    view({"event": "note", "text": "nobody hears this"})
+    view(EPOCH)
+    assert view.started
 
 
 class Terminal(io.StringIO):

@@ -59,7 +59,8 @@ def test_finds_what_is_built_in():
 
 def test_missing_module_tells_where_it_was_looked_for(tmp_path, module):
     message = refused("no_such_module:make")
-    assert f"no module 'no_such_module'; looked in {tmp_path}, " in message
+    assert f"no module 'no_such_module'; looked in {tmp_path}" in message
+    assert "site-packages" not in message
     assert "PYTHONPATH" in message
 
 
@@ -107,7 +108,7 @@ def test_no_callable(module):
     ],
 )
 def test_arguments_that_do_not_fit(args, said):
-    def make(root, size=3): ...
+    def make(root: str, size: "int" = 3) -> None: ...
 
     with pytest.raises(InputError) as caught:
         call_factory(make, args, spec="m:make", where="data.args")

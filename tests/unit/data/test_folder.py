@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 from hvdtrain.data.batch import SkipSample
-from hvdtrain.data.folder import FolderDataset, decode
+from hvdtrain.data.folder import FolderDataset
+from hvdtrain.data.images import decode
 from hvdtrain.data.loader import PartitionLoader
 from hvdtrain.data.partition import Partition
 from hvdtrain.data.scan import Images

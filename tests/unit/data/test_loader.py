@@ -92,6 +92,34 @@ def test_a_rank_without_samples_gets_an_empty_batch(workers):
 
 
 @WORKERS
+def test_accumulation_reads_each_pass_by_itself(workers):
+    partition = Partition(11, 2, 4, shuffle=False)
+    dataset = Function(11, lambda index: (index, -index))
+    with PartitionLoader(dataset, partition, 0, workers=workers, accumulate=2) as loader:
+        batches = list(loader.batches(0))
+        assert (loader.num_steps(), loader.num_batches()) == (2, 3) == (2, len(batches))
+        assert [batch.inputs.tolist() for batch in loader.batches(0, consumed=8)] == [[8, 10]]
+    assert [batch.inputs.tolist() for batch in batches] == [[0, 2], [4, 6], [8, 10]]
+    assert [(b.count, b.global_count, b.is_last, b.num_passes, b.consumed) for b in batches] == [
+        (2, 8, False, 2, 0),
+        (2, 8, True, 2, 8),
+        (2, 3, True, 1, 11),
+    ]
+
+
+@WORKERS
+def test_a_rank_without_samples_can_be_filled(workers):
+    loader = PartitionLoader(
+        numbers(7), Partition(7, 3, 2, shuffle=False), 2, workers=workers, fill=True, pin_memory=True
+    )
+    with loader:
+        first, last = loader.batches(0)
+    assert first.inputs.tolist() == [2, 5]
+    assert (last.inputs.tolist(), last.targets.tolist()) == ([2, 5], [20, 50])
+    assert (last.count, last.global_count, last.consumed) == (0, 1, 7)
+
+
+@WORKERS
 def test_an_epoch_that_was_left_early_does_not_spill_into_the_next(workers):
     with PartitionLoader(numbers(60), Partition(60, 1, 2, shuffle=False), 0, workers=workers) as loader:
         left = loader.batches(0)
@@ -116,9 +144,11 @@ def draw(index):
     )
 
 
-def drawn(workers, rank=0, epoch=0, consumed=0, seed=3):
+def drawn(workers, rank=0, epoch=0, consumed=0, seed=3, accumulate=1):
     partition = Partition(24, 2, 3, seed=seed, shuffle=False)
-    with PartitionLoader(Function(24, draw), partition, rank, workers=workers) as loader:
+    with PartitionLoader(
+        Function(24, draw), partition, rank, workers=workers, accumulate=accumulate
+    ) as loader:
         return torch.cat([batch.inputs for batch in loader.batches(epoch, consumed)])
 
 
@@ -128,8 +158,20 @@ def test_augmentation_depends_on_seed_epoch_rank_and_step_alone():
     assert base.equal(drawn(1))
     assert base.equal(drawn(3))
     assert base[6:].equal(drawn(2, consumed=12))
+    passes = drawn(2, accumulate=2)
+    assert len(passes[:, 1:].unique()) == passes[:, 1:].numel()  # the passes of a step differ too
     for other in (drawn(0, epoch=1), drawn(0, rank=1), drawn(0, seed=4)):
         assert not (other[:, 1:] == base[:, 1:]).any()
+
+
+def test_ranks_workers_and_epochs_draw_different_numbers():
+    def every():
+        return torch.cat([drawn(2, rank, epoch) for rank in range(2) for epoch in range(2)])
+
+    rows = every()  # of two workers in turn
+    assert len(rows) == 48
+    assert len(rows[:, 1:].unique()) == rows[:, 1:].numel()
+    assert rows.equal(every())
 
 
 @WORKERS
@@ -213,6 +255,32 @@ def test_skipped_samples_lower_the_count_and_are_named(workers):
     assert batches[2].inputs is None
     assert {batch.global_count for batch in batches} == {None}
     assert [batch.consumed for batch in batches] == [2, 4, 6, 8]
+
+
+@WORKERS
+def test_a_batch_of_which_nothing_can_be_read_is_filled(workers):
+    loader = PartitionLoader(
+        Function(8, skip_some),
+        Partition(8, 1, 2, shuffle=False),
+        0,
+        workers=workers,
+        may_skip=True,
+        fill=True,
+    )
+    with loader:
+        batches = list(loader.batches(0))
+    assert [batch.count for batch in batches] == [1, 2, 0, 2]
+    assert batches[2].inputs.tolist() == [0]  # of the filler 0, 1 the latter cannot be read
+    assert batches[2].skipped == ("file-4: truncated", "file-5: truncated")
+
+
+def test_nothing_to_fill_with():
+    def refuse_all(index):
+        raise SkipSample(f"file-{index}")
+
+    loader = PartitionLoader(Function(3, refuse_all), Partition(3, 1, 2), 0, may_skip=True, fill=True)
+    with loader:
+        assert [(batch.inputs, batch.count) for batch in loader.batches(0)] == [(None, 0)] * 2
 
 
 def test_skipping_must_be_announced():

@@ -128,6 +128,7 @@ def test_laws(arguments, epoch):
         assert {share.global_count for share in shares} == {sum(counts)}
         assert {share.consumed for share in shares} == {min(samples, (number + 1) * size)}
         assert sum(counts) == size or number == len(steps) - 1
+    assert partition.last_count() == (steps[-1][0].global_count if steps else 0)
     if partition.num_padded:
         assert steps[-1][0].copies == partition.num_padded
         assert partition.num_padded < partition.num_ranks

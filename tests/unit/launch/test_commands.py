@@ -195,7 +195,17 @@ def named_hosts(*slots, **changes):
 def test_hydra(case, argv, env):
     command = Mpirun().command(case)
     assert command.argv == argv
-    assert command.env == env
+    assert {name: command.env[name] for name in env} == env
+    # the last variable is none of those that other hosts are to get: Hydra leaves it out
+    others = list(command.env)[len(env) :]
+    assert others == ([] if case.is_local else ["HVDTRAIN_LAST_VARIABLE"])
+    assert "HVDTRAIN_LAST_VARIABLE" not in " ".join(argv)
+
+
+def test_signals_in_each_launchers_words():
+    """Open MPI kills within 250 ms of a SIGTERM; MPICH waits for the ranks, and knows no SIGURG."""
+    ask = Mpirun().end_signal
+    assert [ask(plan()), ask(plan(mpi=MPICH)), ask(plan(mpi=INTEL))] == [23, 15, 15]
 
 
 SLURM = SlurmFacts(("a", "b", "c"), ("cray_shasta", "none", "pmi2", "pmix", "pmix_v4"))

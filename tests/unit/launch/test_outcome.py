@@ -1,5 +1,6 @@
 """What is told of a job that ended."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ CHAINED = (
 )
 
 
-def failed(code, tail=(), rank=2):
-    return JobOutcome(1, 4, RankEnd(rank, "h1", code, 0.0, False, tuple(tail)))
+def failed(code, tail=(), last_words=()):
+    return JobOutcome(1, 4, RankEnd(2, "h1", code, 0.0, False, tuple(tail), tuple(last_words)))
 
 
 @pytest.mark.parametrize(
@@ -33,11 +34,15 @@ def failed(code, tail=(), rank=2):
         ),
         (failed(127), ["rank 2 on host h1 failed: exit code 127 (the program was not found)"]),
         (failed(4), ["rank 2 on host h1 failed: exit code 4 (stalled)"]),
-        (failed(1, ["W: old", *TRACEBACK]), ["rank 2 on host h1 failed: exit code 1", *TRACEBACK]),
+        (failed(1, ["W: old", *TRACEBACK], TRACEBACK), ["rank 2 on host h1 failed: exit code 1", *TRACEBACK]),
         (
-            failed(1, [*TRACEBACK, "W: went on", *CHAINED, "W: shutdown"]),
-            ["rank 2 on host h1 failed: exit code 1", *CHAINED, "W: shutdown"],
+            failed(1, [*TRACEBACK, "W: went on", *CHAINED, "W: shutdown"], CHAINED),
+            ["rank 2 on host h1 failed: exit code 1", *CHAINED],
         ),
+        # what the rank survived is no reason of its end
+        (failed(7, ["a", *TRACEBACK]), ["rank 2 on host h1 failed: exit code 7"]),
+        (failed(7, [*CHAINED, "no space left"]), ["rank 2 on host h1 failed: exit code 7", "no space left"]),
+        (failed(7, TRACEBACK[:2]), ["rank 2 on host h1 failed: exit code 7"]),
         (
             failed(3, map(str, range(50))),
             ["rank 2 on host h1 failed: exit code 3", *map(str, range(30, 50))],
@@ -47,6 +52,25 @@ def failed(code, tail=(), rank=2):
 def test_failure_text(outcome, text):
     assert failure_text(outcome, Path("/runs/a/logs")).splitlines() == [*text, "log: /runs/a/logs/rank-2.log"]
     assert failure_text(outcome).splitlines() == text
+
+
+def test_other_failures_follow_the_first_one():
+    others = (
+        RankEnd(0, "h1", -9, 0.0),
+        RankEnd(3, "h2", 1, 0.0, last_words=(*CHAINED, "more of it")),
+    )
+    outcome = replace(failed(1, last_words=TRACEBACK), other_failures=others)
+    assert failure_text(outcome).splitlines()[4:] == [
+        "2 other ranks failed too:",
+        "  rank 0 on host h1: killed by signal 9 (probably out of memory)",
+        "  rank 3 on host h2: exit code 1: RuntimeError: no",
+    ]
+    one = failure_text(replace(outcome, other_failures=others[:1]))
+    assert "1 other rank failed too:\n" in one
+    many = tuple(RankEnd(rank, "h1", 1, 0.0) for rank in range(3, 103))
+    text = failure_text(replace(outcome, other_failures=many)).splitlines()
+    assert "100 other ranks failed too:" in text
+    assert text[-1] == "  and 92 more"
 
 
 def test_tags():

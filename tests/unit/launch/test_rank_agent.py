@@ -159,6 +159,7 @@ def test_program_that_cannot_be_started(start, tmp_path, mode, code):
     agent = start(str(program)).read()
     assert agent.end["code"] == agent.process.returncode == code
     assert f"cannot start '{program}'" in agent.end["tail"][-1]
+    assert agent.end["last_words"] == []
     assert agent.lines("stderr") == []  # told with the verdict, of one rank
 
 
@@ -166,7 +167,7 @@ def test_log_that_cannot_be_written(start, tmp_path):
     (tmp_path / "file").touch()
     agent = start("true", options=("--log-dir", str(tmp_path / "file"))).read()
     assert agent.process.returncode == 2
-    assert "rank-1.log cannot be written: " in agent.foreign[0]
+    assert "rank-1.log cannot be written: " in agent.messages[0].content["refusal"]
 
 
 def test_contradicting_environment(start):
@@ -201,6 +202,26 @@ def test_sigurg_asks_softly_also_under_mpirun(start):
     agent.process.send_signal(signal.SIGURG)
     agent.read()
     assert (agent.end["code"], agent.end["asked"]) == (75, True)
+
+
+def test_descriptors_of_the_launcher_reach_the_program():
+    """MPICH's and Intel MPI's processes talk to their launcher through the one that PMI_FD names."""
+    ours, theirs = os.pipe()
+    os.set_inheritable(theirs, True)
+    code = "import os; os.write(int(os.environ['PMI_FD']), b'cmd=init')"
+    try:
+        subprocess.run(
+            [*AGENT, "--", sys.executable, "-c", code],
+            env={**os.environ, **rank_variables(1, 2, 0), "PMI_FD": str(theirs)},
+            pass_fds=[theirs],
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=True,
+        )
+        assert os.read(ours, 100) == b"cmd=init"
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_child_dies_with_its_agent(start):
@@ -252,18 +273,74 @@ def test_supervisor_that_is_gone(start):
     agent.process.stderr = None
 
 
-def test_only_an_uncaught_exception_of_the_program_itself_ends_it(start):
-    """The program that hangs does so as in MPI_Finalize, which Python calls after the traceback."""
-    hangs = start(*python("import atexit, time\natexit.register(time.sleep, 60)\nraise RuntimeError('no')"))
-    caught = "import time, traceback\ntry: 1/0\nexcept Exception: traceback.print_exc()\n"
-    survives = start(*python(caught + "time.sleep(6.5)\nprint('on')"))
-    lost_child = "import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', '1/0'])\n"
-    waits = start(*python(lost_child + "time.sleep(6.5)\nprint('on')"))
-    assert hangs.read().end["code"] == hangs.process.returncode == 1
-    assert hangs.end["tail"][-1] == "RuntimeError: no"
-    for agent in (survives, waits):
-        assert agent.read().end["code"] == 0
-        assert agent.lines() == ["on"]
+RAISE = "raise RuntimeError('no\\nsecond line')"
+TOLD = ["Traceback (most recent call last):", "RuntimeError: no", "second line"]
+CAUGHT = "import sys, time, traceback\ntry: 1/0\nexcept Exception: traceback.print_exc()\n"
+
+
+def unindented(lines):
+    return [line for line in lines if not line.startswith(" ")]
+
+
+def test_uncaught_exception_is_the_last_words(start):
+    agent = start(*python(f"import sys\nprint('W: old', file=sys.stderr)\n{RAISE}")).read()
+    assert agent.end["code"] == 1
+    assert unindented(agent.end["last_words"]) == TOLD
+    assert agent.lines("stderr") == ["W: old"]
+
+
+def test_program_that_hangs_after_an_uncaught_exception_is_ended(start):
+    """As in MPI_Finalize, which Python calls after the traceback."""
+    hangs = "import atexit, sys, time\natexit.register(time.sleep, 600)\n"
+    hangs += "atexit.register(print, 'W: shutdown', file=sys.stderr)\n"
+    agent = start(*python(hangs + RAISE)).read()
+    assert agent.end["code"] == agent.process.returncode == 1
+    assert not agent.end["asked"]
+    assert unindented(agent.end["last_words"]) == TOLD
+    assert agent.lines("stderr") == ["W: shutdown"]
+
+
+SURVIVED = {
+    "caught": CAUGHT,
+    "lost child": "import subprocess, sys, time\nsubprocess.run([sys.executable, '-c', '1/0'])\n",
+    "told by hand": "import sys, time\ntry: 1/0\nexcept Exception: sys.excepthook(*sys.exc_info())\n",
+}
+
+
+@pytest.mark.parametrize("case", SURVIVED)
+def test_traceback_that_the_program_survives_is_shown_while_it_runs(start, case):
+    agent = start(*python(SURVIVED[case] + "time.sleep(600)"))
+    agent.read(until=lambda content: content.get("stderr") == "ZeroDivisionError: division by zero")
+    agent.process.terminate()
+    assert agent.read().end["last_words"] == []
+    assert unindented(agent.lines("stderr")) == [TOLD[0], "ZeroDivisionError: division by zero"]
+
+
+def test_traceback_that_something_follows_was_survived(start):
+    agent = start(*python(f"{CAUGHT}print('on', file=sys.stderr); sys.exit(7)")).read()
+    shown = unindented(agent.lines("stderr"))
+    assert shown == [TOLD[0], "ZeroDivisionError: division by zero", "on"]
+    assert (agent.end["code"], agent.end["last_words"]) == (7, [])
+
+
+def test_traceback_that_a_program_prints_and_ends_with_is_its_last_words(start):
+    agent = start(*python(f"{CAUGHT}sys.exit(3)")).read()
+    assert agent.lines("stderr") == []
+    assert agent.end["last_words"][-1] == "ZeroDivisionError: division by zero"
+
+
+def test_traceback_before_a_success_is_shown(start):
+    agent = start(*python(CAUGHT)).read()
+    assert unindented(agent.lines("stderr")) == [TOLD[0], "ZeroDivisionError: division by zero"]
+
+
+def test_program_with_a_hook_of_its_own_in_a_file_is_left_alone(start, tmp_path):
+    """stderr that leads elsewhere holds nothing of ours."""
+    path = tmp_path / "err"
+    agent = start("sh", "-c", f"exec {sys.executable} -c '1/0' 2> {path}").read()
+    assert agent.end["code"] == 1
+    assert path.read_text().endswith("ZeroDivisionError: division by zero\n")
+    assert "\x1e" not in path.read_text()
 
 
 def test_program_as_json():
@@ -328,6 +405,6 @@ def test_agent_imports_little():
     assert own <= {
         *("hvdtrain.errors", "hvdtrain.process", "hvdtrain.version", "hvdtrain.launch", "hvdtrain.topology"),
         *("hvdtrain.launch.frames", "hvdtrain.launch.signals", "hvdtrain.launch.rank_agent"),
-        "hvdtrain.launch.outlet",
+        *("hvdtrain.launch.outlet", "hvdtrain.launch.last_words"),
         *("hvdtrain.topology.environ", "hvdtrain.topology.devices", "hvdtrain.topology.launchers"),
     }

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from hvdtrain.errors import InputError
-from hvdtrain.launch.sbatch import BatchJob, parse_job_id, parse_sbatch_options, render, sbatch_command
+from hvdtrain.launch.sbatch import (
+    BatchJob,
+    parse_job_id,
+    parse_sbatch_options,
+    render,
+    sbatch_command,
+    setup_names,
+)
 
 ROOT = Path(__file__).parents[3]
 PYTHON = "/my venv/bin/python"
@@ -40,8 +47,8 @@ def test_whole_script():
 #SBATCH --signal=B:USR1@120
 #SBATCH --export=HOME,PATH
 
-module load cuda/12.4
-module load 'a b'
+module load cuda/12.4 || exit 2
+module load 'a b' || exit 2
 
 source "$HOME/env.sh"
 
@@ -175,3 +182,13 @@ def test_export_is_not_silently_replaced():
     job = BatchJob("x", (), ("true",), options={"export": "ALL"}, exported=("PATH",))
     with pytest.raises(InputError, match="--sbatch: export=ALL; name variables with --env"):
         render(job, PYTHON)
+
+
+def test_variables_that_setup_lines_export():
+    lines = [
+        "export A=1; export B='x y' # c",
+        "  export A=2\nexport C_1=$(date)",
+        "[ -d /x ] && export D=1",
+        "E=1",
+    ]
+    assert setup_names(lines) == ("A", "B", "C_1")

@@ -14,8 +14,8 @@ import json, os, sys, time
 from hvdtrain.launch.frames import encode
 def say(rank, content):
     for block in encode(rank, content): os.write(2, block)
-def end(rank, code, at=0.0, asked=False, tail=()):
-    told = {"code": code, "pid": 1, "host": f"h{rank}", "time": at, "asked": asked, "tail": list(tail)}
+def end(rank, code, at=0.0, asked=False, words=()):
+    told = {"code": code, "pid": 1, "host": f"h{rank}", "time": at, "asked": asked, "last_words": words}
     say(rank, {"end": told})
 """
 
@@ -85,6 +85,22 @@ def test_ranks_that_the_launcher_ended_are_no_cause(job):
         "the launcher ended with code 1 before rank 1 said it was done",
         "rank 0 did not finalize",
     ]
+
+
+def test_all_that_failed_are_told(job):
+    script = "end(3, -9, at=9.0); end(2, 1, at=5.0, words=['no']); end(1, 7, at=8.0); end(0, -15, asked=True)"
+    outcome, lines, _ = job(script, size=4)
+    assert outcome.first_failure.rank == 2
+    assert [(end.rank, end.code) for end in outcome.other_failures] == [(1, 7), (3, -9)]
+    assert lines == []  # its last words are the verdict's
+
+
+def test_last_words_that_no_verdict_tells_are_shown(job):
+    """Here the reason is one of the supervisor's own, and what rank 1 said before is no part of it."""
+    refusal = "end(1, 1, words=['boom']); say(0, {'refusal': 'no GPU'}); end(0, 1, words=['bang'])"
+    outcome, lines, _ = job(refusal)
+    assert (outcome.exit_code, failure_text(outcome)) == (2, "no GPU")
+    assert sorted(lines) == [Line(0, "stderr", "bang"), Line(1, "stderr", "boom")]
 
 
 def test_preempted_ranks_win_over_those_that_were_ended_with_them(job):

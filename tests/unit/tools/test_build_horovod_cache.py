@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hvdtrain.errors import InputError
+from hvdtrain.files import sha256_of
 from hvdtrain.tools.build_horovod.build import copy_into
 from hvdtrain.tools.build_horovod.cache import (
     MANIFEST,
@@ -21,7 +22,6 @@ from hvdtrain.tools.build_horovod.cache import (
     copy_whole,
     locked,
     scratch_folder,
-    sha256_of,
 )
 
 KEY = "0123456789abcdef0123"

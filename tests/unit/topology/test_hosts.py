@@ -117,6 +117,8 @@ def test_local_cluster():
         ("Node-1", "node-1.site.example"),
         ("fd00:0:0::5", "localhost"),
         ("::1", "10.0.0.5"),
+        ("n7", "n7.site.example"),
+        ("N7.site.example", "n7"),
     ],
 )
 def test_one_machine_under_two_names(names):
@@ -130,3 +132,10 @@ def test_one_machine_under_two_names(names):
 def test_other_machines_are_fine():
     refuse_same_machine(cluster(localhost=8, other=8), {"node-1", "10.0.0.5"})
     refuse_same_machine(cluster(a=8, b=8), {"node-1"})
+    full = Cluster(tuple(Host(name, 8) for name in ("a.x", "b.x", "a.y", "10", "10.0.0.1")), "-H")
+    refuse_same_machine(full, {"node-1"})
+
+
+def test_full_name_beside_this_machines_own():
+    with pytest.raises(InputError, match=r"localhost \(8 slots\) and node-1.site \(8 slots\) are the same"):
+        refuse_same_machine(Cluster((Host("localhost", 8), Host("node-1.site", 8)), "-H"), {"node-1"})

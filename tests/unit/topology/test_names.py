@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from hvdtrain.topology.names import is_ipv6, is_loopback, machine_key, quoted, whole_number
+from hvdtrain.topology.names import (
+    host_label,
+    is_ipv6,
+    is_loopback,
+    machine_key,
+    names_machine,
+    quoted,
+    whole_number,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +34,36 @@ def test_one_machine(one, other, same):
 def test_loopback():
     assert all(map(is_loopback, ["localhost", "LOCALHOST", "127.0.0.1", "127.1.2.3", "::1", "0:0::1"]))
     assert not any(map(is_loopback, ["localhost2", "127.host", "10.0.0.1", "fe80::1", ""]))
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "is_same"),
+    [
+        ("n1", {"n1"}, True),
+        ("N1.", {"n1"}, True),
+        ("localhost", {"n1"}, True),
+        ("10.0.0.5", {"n1", "10.0.0.5"}, True),
+        ("n1.cluster.example", {"n1"}, True),  # the machine knows no domain of its own
+        ("n1.cluster.example", {"n1", "n1.cluster.example"}, True),
+        ("n1.other.example", {"n1", "n1.cluster.example"}, False),
+        ("n1", {"n1.cluster.example"}, False),  # own_hostnames has the short one too
+        ("n10", {"n1"}, False),
+        ("n2.cluster.example", {"n1"}, False),
+        ("10.0.0.5", {"10"}, False),
+    ],
+)
+def test_names_of_a_machine(name, own, is_same):
+    assert names_machine(name, own) is is_same
+
+
+def test_labels_of_full_names():
+    assert [host_label(name) for name in ("N1.a.b", "n1", "n1.", "10.0.0.5", "fe80::1")] == [
+        "n1",
+        "",
+        "",
+        "",
+        "",
+    ]
 
 
 def test_ipv6():

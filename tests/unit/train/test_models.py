@@ -5,7 +5,7 @@ import torch
 
 from hvdtrain.config import ModelConfig
 from hvdtrain.errors import InputError
-from hvdtrain.train.models import build_model
+from hvdtrain.train.models import build_model, torchvision_command
 
 
 def count(model):
@@ -55,3 +55,18 @@ def test_refusals(config, classes, shape, message):
 def test_torchvision_is_named_when_it_is_missing():
     with pytest.raises(InputError, match="torchvision"):
         build_model(ModelConfig(name="torchvision:no_such_net"), 10, torch.zeros(3, 32, 32))
+
+
+@pytest.mark.parametrize(
+    ("torch_version", "words"),
+    # The first three stand in the table of torchvision's README.
+    [
+        ("2.4.1", "torchvision==0.19.1"),
+        ("2.7.0+cu126", "torchvision==0.22.0 --index-url https://download.pytorch.org/whl/cu126"),
+        ("2.5.0+cpu", "torchvision==0.20.0 --index-url https://download.pytorch.org/whl/cpu"),
+        ("2.13.0", "torchvision==0.28.0"),
+        ("3.0.0", "torchvision"),
+    ],
+)
+def test_torchvision_is_installed_without_replacing_torch(torch_version, words):
+    assert torchvision_command(torch_version) == f"pip install --no-deps {words}"

@@ -9,6 +9,8 @@ import pytest
 
 from hvdtrain.errors import InputError
 from hvdtrain.jobfile import load_job
+from hvdtrain.train import replaced
+from hvdtrain.train.replaced import state_of
 from hvdtrain.train.rundir import create_run_directory
 
 
@@ -32,14 +34,102 @@ def test_a_directory_that_holds_a_run_is_refused_and_kept(job, tmp_path):
     assert (run.path / "metrics.jsonl").read_text() == "precious\n"
 
 
-def test_overwrite_removes_the_run_and_nothing_else(job, tmp_path):
+@pytest.fixture
+def ended(job, tmp_path):
+    """The directory of a run that ended, with a file of the user's beside it."""
     run = create_run_directory(job, tmp_path / "mine")
-    os.close(run.lock)
     run.metrics.write_text("old\n")
+    (run.checkpoints / "step-9").mkdir()
     (run.path / "notes.txt").write_text("mine")
-    create_run_directory(job, tmp_path / "mine", overwrite=True)
+    run.write_status("done")
+    run.unlock()
+    return run.path
+
+
+def content(path):
+    return {str(entry.relative_to(path)): entry.is_file() and entry.read_text() for entry in path.rglob("*")}
+
+
+def test_overwrite_loses_the_run_and_nothing_else_once_the_new_one_began(job, ended):
+    run = create_run_directory(job, ended, overwrite=True)
+    assert run.replaces
+    run.accept()
+    assert not run.replaces
     assert not run.metrics.exists()
-    assert (run.path / "notes.txt").read_text() == "mine"
+    assert content(ended).keys() == {"job.yaml", "status.json", "events", "logs", "checkpoints", "notes.txt"}
+    assert (ended / "notes.txt").read_text() == "mine"
+
+
+def test_a_replaced_run_is_back_when_the_new_one_never_began(job, ended):
+    before = content(ended)
+    run = create_run_directory(job, ended, overwrite=True)
+    run.metrics.write_text("new\n")
+    (run.logs / "rank-0.log").write_text("new\n")
+    run.discard()
+    assert content(ended) == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_replaced_run_is_back_after_the_new_one_was_killed(job, ended, overwrite):
+    before = content(ended)
+    killed = create_run_directory(job, ended, overwrite=True)
+    killed.metrics.write_text("new\n")
+    killed.unlock()
+    if not overwrite:
+        with pytest.raises(InputError, match=r"holds a run of job 'digits' \(done\)"):
+            create_run_directory(job, ended)
+    else:
+        create_run_directory(job, ended, overwrite=True).discard()
+    assert content(ended) == before
+
+
+def test_a_move_that_was_cut_short_loses_nothing(job, ended, monkeypatch):
+    before = content(ended)
+    moved = []
+
+    def stop_halfway(source, target):
+        moved.append(source.name)
+        if len(moved) == 3:
+            raise KeyboardInterrupt
+        os.rename(source, target)
+
+    for function in (replaced.set_aside, replaced.put_back):
+        moved.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", stop_halfway)
+            with pytest.raises(KeyboardInterrupt):
+                function(ended)
+        replaced.put_back(ended)
+        assert content(ended) == before
+        replaced.set_aside(ended)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(
+    "names",
+    [["logs/"], ["checkpoints/a.pt", "events/"], ["job.yaml"], ["metrics.jsonl"], ["x", "y", "z", "v"]],
+)
+def test_a_folder_that_is_no_run_is_never_taken_for_one(job, tmp_path, names, overwrite):
+    mine = tmp_path / "mine"
+    for name in names:
+        (mine / name).parent.mkdir(parents=True, exist_ok=True)
+        (mine / name).mkdir() if name.endswith("/") else (mine / name).write_text("precious")
+    before = content(mine)
+    with pytest.raises(InputError, match=r"holds files that are no run's: .*choose a new or an empty folder"):
+        create_run_directory(job, mine, overwrite=overwrite)
+    assert content(mine) == before
+
+
+def test_the_root_of_the_machine_is_no_run_directory(job):
+    with pytest.raises(InputError, match=r"^/: run directory holds files that are no run's"):
+        create_run_directory(job, Path("/"), overwrite=True)
+
+
+def test_the_first_failure_that_is_told_stays(job):
+    run = create_run_directory(job, None)
+    run.write_failure(1, "the cause")
+    run.write_failure(143, "ended by SIGTERM")
+    assert json.loads((run.path / "status.json").read_text())["error"] == "the cause"
 
 
 def test_discard_leaves_nothing_that_it_made(job, tmp_path):
@@ -110,7 +200,7 @@ def test_a_run_that_is_going_on_is_not_overwritten(job, tmp_path):
     assert (run.path / "status.json").exists()
     os.close(run.lock)
     create_run_directory(job, tmp_path / "mine", overwrite=True)
-    assert not (run.path / "status.json").exists()
+    assert state_of(run.path) == "starting"
 
 
 def test_a_name_that_is_too_long_is_told(job, tmp_path):

@@ -1,0 +1,103 @@
+"""``hvdtrain checkpoints``: lists, checks, prunes and exports the checkpoints of a run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hvdtrain.cli.option_types import FilledPath
+from hvdtrain.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from hvdtrain.train.store import Stored
+
+
+@click.command()
+@click.argument("run", type=FilledPath())
+@click.option("--verify", is_flag=True, help="Compare checksums too; exit code 3 if one is damaged.")
+@click.option(
+    "--prune", type=click.IntRange(min=1), metavar="N", help="Remove all but the N newest whole ones."
+)
+@click.option(
+    "--export", type=FilledPath(), metavar="FILE", help="Copy the newest model to FILE (safetensors)."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def command(run: Path, verify: bool, prune: int | None, export: Path | None, as_json: bool) -> int:
+    """List the checkpoints of RUN, a run directory, newest first."""
+    from hvdtrain.train.store import stored_in
+
+    folder = _checkpoints_of(run)
+    removed = _prune(run, folder, prune) if prune else []
+    found = stored_in(folder, whole=verify or export is not None)
+    if export:
+        _export(found, folder, export)
+    if as_json:
+        rows = [
+            {
+                "path": str(one.path),
+                "step": one.step,
+                "bytes": one.num_bytes,
+                "fault": one.fault or None,
+                **{key: one.facts.get(key) for key in ("epoch", "consumed", "metrics")},
+            }
+            for one in found
+        ]
+        print(json.dumps({"schema": 1, "run": str(run), "checkpoints": rows, "removed": removed}))
+    else:
+        _show(found, removed)
+    return int(ExitCode.GATE if verify and any(one.fault for one in found) else ExitCode.DONE)
+
+
+def _checkpoints_of(run: Path) -> Path:
+    folder = run / "checkpoints"
+    if not folder.is_dir():
+        raise InputError(
+            "no run directory: it has no folder checkpoints", where=str(run), do="name one such as runs/NAME"
+        )
+    return folder
+
+
+def _prune(run: Path, folder: Path, keep: int) -> list[str]:
+    """Removes old ones, unless the run is going on: its own writer prunes."""
+    import os
+
+    from hvdtrain.train.rundir import lock_directory
+    from hvdtrain.train.store import prune
+
+    lock = lock_directory(run)
+    try:
+        return [path.name for path in prune(folder, keep)]
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _export(found: list[Stored], folder: Path, target: Path) -> None:
+    from hvdtrain.train.store import MODEL
+
+    whole = next((one for one in found if not one.fault), None)
+    if whole is None:
+        raise InputError("no checkpoint is whole", where=str(folder))
+    beside = target.with_name(f".{target.name}.part")
+    try:
+        shutil.copyfile(whole.path / MODEL, beside)
+        beside.replace(target)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise InputError(f"cannot be written: {error.strerror}", where=str(target)) from None
+
+
+def _show(found: list[Stored], removed: list[str]) -> None:
+    for name in removed:
+        print(f"removed {name}")
+    if not found:
+        print("no checkpoints")
+    for one in found:
+        measured = one.facts.get("metrics") or {}
+        told = "  ".join(f"{key.replace('_', ' ')} {value:.4f}" for key, value in measured.items() if value)
+        state = f"DAMAGED: {one.fault}" if one.fault else told
+        print(f"{one.path.name:<14}{one.num_bytes / 1e6:>10.1f} MB  {state}".rstrip())

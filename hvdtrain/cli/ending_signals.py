@@ -1,0 +1,25 @@
+"""Signals that end a command by an exception, so that what it began is put in order."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise ``SystemExit(128 + n)`` inside; a supervisor has handlers of its own."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    ending = (signal.SIGTERM, signal.SIGHUP)
+    taken = [number for number in ending if signal.getsignal(number) != signal.SIG_IGN]
+    old = {number: signal.signal(number, end) for number in taken}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

@@ -1,0 +1,34 @@
+"""Kinds of values that options take, with errors in the words of this program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click.types import IntParamType
+
+_MAX_RANKS = 1_000_000  # far above any machine: a slip of the keyboard is told before a table is made for it
+
+
+class FilledPath(click.Path):
+    """A path; an empty text, as of a variable of a script that is not set, is none."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, or click's usage error."""
+        if not str(value).strip():
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class RankCount(IntParamType):
+    """A number of ranks."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number, or click's usage error."""
+        if not (str(value).isdecimal() and 1 <= int(value) <= _MAX_RANKS):
+            self.fail(f"must be a whole number from 1 to {_MAX_RANKS}, found {str(value)!r}", param, ctx)
+        return int(value)

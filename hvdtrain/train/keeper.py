@@ -1,0 +1,135 @@
+"""Saves while training goes on: the ranks stop for a copy in memory, a thread of rank 0 writes it.
+
+At most one save is in flight. One that fails is told to all ranks with the next step's reduction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from hvdtrain.backends.base import Backend
+from hvdtrain.config import CheckpointConfig
+from hvdtrain.errors import TrainingError
+from hvdtrain.train.checkpoint import Snapshot, save_checkpoint
+from hvdtrain.train.schedule import Position
+from hvdtrain.train.store import prune, remove_stale, stored_in
+
+Tell = Callable[[str], None]
+
+
+class Keeper:
+    """The checkpoints of a run that is going on; all ranks hold one and call it alike.
+
+    Args:
+        backend: How bytes move.
+        config: The job's ``checkpoint`` section.
+        folder: The run's ``checkpoints`` folder on rank 0, None elsewhere.
+        tell: Tells the user something, on rank 0.
+    """
+
+    def __init__(self, backend: Backend, config: CheckpointConfig, folder: Path | None, tell: Tell) -> None:
+        self._backend, self._config, self._folder, self._tell = backend, config, folder, tell
+        self._snapshot = Snapshot()
+        self._writer: Thread | None = None
+        self._error: Exception | None = None
+        self._saved_step = -1
+        self.stall_s = 0.0
+        if folder is not None and (stale := remove_stale(folder)):
+            tell(f"removed what a save left that was cut short: {', '.join(stale)}")
+
+    def is_due(self, at: Position, *, is_epoch_end: bool) -> bool:
+        """Whether the job asks for a save here; the same on all ranks."""
+        config = self._config
+        if is_epoch_end:
+            return config.every_epochs is not None and at.epoch % config.every_epochs == 0
+        return config.every_steps is not None and at.step % config.every_steps == 0
+
+    def save(
+        self,
+        at: Position,
+        state: Callable[[], Mapping[str, Any]],
+        own: Mapping[str, Any],
+        measured: Mapping[str, float] | None = None,
+    ) -> None:
+        """Takes a copy and begins to write it; collective.
+
+        Args:
+            at: How far the run is.
+            state: Gives what rank 0 holds for all.
+            own: What each rank holds for itself.
+            measured: Values on the held-out data, after an evaluation.
+        """
+        began_s = time.monotonic()
+        ranks = self._backend.gather(dict(own))
+        if self._folder is not None and at.step != self._saved_step:
+            self._join()
+            copied = self._snapshot.take({**state(), **asdict(at), "ranks": ranks})
+            facts = {"epoch": at.epoch, "consumed": at.consumed, "metrics": dict(measured or {})}
+            self._writer = Thread(target=self._write, args=(self._folder, at.step, copied, facts))
+            self._writer.start()
+        self._saved_step = at.step
+        self.stall_s += time.monotonic() - began_s
+
+    def has_failed(self) -> bool:
+        """Whether a save failed since ``heed`` was called; only rank 0 knows."""
+        return self._error is not None
+
+    def heed(self) -> None:
+        """All ranks have heard that a save failed.
+
+        Raises:
+            TrainingError: The job wants to stop then.
+        """
+        error, self._error = self._error, None
+        reason = str(self._backend.broadcast(_reason(error) if error else ""))
+        if self._config.on_failure == "stop":
+            raise TrainingError(f"{reason}; earlier checkpoints are whole")
+        self._saved_step = -1
+        if self._folder is not None:
+            self._tell(f"{reason}; going on (checkpoint.on_failure=continue)")
+
+    def finish(self) -> None:
+        """Waits for the save in flight, and lets all ranks hear how it ended; collective."""
+        self._join()
+        if any(self._backend.gather(self.has_failed())):
+            self.heed()
+
+    def close(self) -> None:
+        """Waits for the save in flight, whatever becomes of it."""
+        self._join()
+
+    def _join(self) -> None:
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+
+    def _write(self, folder: Path, step: int, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        try:
+            save_checkpoint(folder, step, state, **facts)
+            prune(folder, self._config.keep_last, self._best(folder))
+        except Exception as error:  # of whatever kind, the ranks must hear of it
+            self._error = error
+
+    def _best(self, folder: Path) -> set[int]:
+        """The step whose value on the held-out data is best, of those that have one."""
+        name = self._config.keep_best
+        if name == "none":
+            return set()
+        key, sign = ("validation_accuracy", 1.0) if name == "accuracy" else ("validation_loss", -1.0)
+        rated = {
+            stored.step: sign * float(stored.facts["metrics"][key])
+            for stored in stored_in(folder)
+            if not stored.fault and (stored.facts.get("metrics") or {}).get(key) is not None
+        }
+        return {max(rated, key=lambda step: rated[step])} if rated else set()
+
+
+def _reason(error: Exception) -> str:
+    detail = getattr(error, "strerror", None) or " ".join(str(error).split())
+    where = getattr(error, "filename", None)
+    return f"a checkpoint could not be saved: {detail}{f' ({where})' if where else ''}"

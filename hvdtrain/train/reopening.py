@@ -1,0 +1,106 @@
+"""Opens the directory of a run to go on with it. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hvdtrain.config import Job
+from hvdtrain.errors import InputError
+from hvdtrain.files import write_atomically
+from hvdtrain.train import replaced
+from hvdtrain.train.rundir import RunDirectory, create_run_directory, lock_directory
+
+# What may differ between a run and its going on: how long, how fast, what is told. All else decides which
+# numbers come out.
+_FREE = frozenset(
+    {
+        "name",
+        "epochs",
+        "steps",
+        "output",
+        "checkpoint",
+        "preemption",
+        "resume",
+        "backend",
+        "tuning",
+        "metrics",
+        "data.workers",
+        "batch.accumulate",
+        "batch.uneven",
+        "gradients.on_nan",
+    }
+)
+
+
+def open_run_directory(job: Job, asked: Path | None, *, overwrite: bool = False) -> RunDirectory:
+    """The directory of a new run, or with ``resume: auto`` of the run that it goes on with.
+
+    Args:
+        job: The job as resolved.
+        asked: The directory that the user named; if None, with ``resume: auto`` always ``runs/NAME``, and
+            otherwise the next free name.
+        overwrite: Whether an earlier run in a named directory is lost.
+
+    Raises:
+        InputError: It cannot be used, or holds a run of a job that differs in more than it may.
+    """
+    if job.resume == "never":
+        return create_run_directory(job, asked, overwrite=overwrite)
+    path = asked or job.output.dir / job.name
+    if overwrite or replaced.state_of(path) is None:
+        return create_run_directory(job, path, overwrite=overwrite)
+    path = path.absolute()
+    lock = lock_directory(path)
+    _check_same(path, job)
+    run = RunDirectory(path, lock=lock, earlier=json.loads((path / "status.json").read_text("utf-8")))
+    try:
+        run.write_status("starting", resumed=True)
+        write_atomically(path / "job.yaml", job.as_yaml())
+        for folder in (run.events, run.logs, run.checkpoints):
+            folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"run directory cannot be written: {error.strerror}", where=str(path)) from None
+    return run
+
+
+def _check_same(path: Path, job: Job) -> None:
+    try:
+        earlier = Job.model_validate(yaml.safe_load((path / "job.yaml").read_text("utf-8")))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(
+            f"the job of the run cannot be read: {' '.join(str(error).split())}",
+            where=str(path / "job.yaml"),
+            do="choose another --run-dir, or pass --overwrite to lose that run",
+        ) from None
+    before, now = _leaves(earlier), _leaves(job)
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key) and not _is_free(key):
+            raise InputError(
+                f"the run has {key} {before.get(key)!r}, the job that is to go on with it {now.get(key)!r}",
+                where=str(path),
+                do=f"give {key} as it was, choose another --run-dir, or pass --overwrite to lose that run",
+            )
+
+
+def _is_free(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in _FREE)
+
+
+def _leaves(job: Job) -> dict[str, Any]:
+    """Every value of a job by its dotted key."""
+    leaves: dict[str, Any] = {}
+
+    def walk(value: Any, key: str) -> None:
+        if isinstance(value, Mapping) and value:
+            for name, inner in value.items():
+                walk(inner, f"{key}.{name}" if key else str(name))
+        else:
+            leaves[key] = value
+
+    walk(job.model_dump(mode="json", by_alias=True), "")
+    return leaves

@@ -1,0 +1,229 @@
+"""A run that was stopped goes on as if nothing had happened."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+# Open MPI refuses root by default.
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+JOB = """
+model: {name: digits_cnn, args: {width: 8}}
+data: digits
+batch: {global: 60, uneven: split}
+epochs: 3
+optimizer: {name: sgd, lr: 0.05, momentum: 0.9}
+schedule: {name: cosine, warmup_epochs: 1}
+checkpoint: {every_steps: 5, keep_last: 3}
+output: {tensorboard: false}
+"""
+LAST = "step-72"
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """The run that was never stopped, on two ranks."""
+    folder = tmp_path_factory.mktemp("reference")
+    (folder / "job.yaml").write_text(JOB)
+    ended = train(folder, "run")
+    assert ended.wait(120) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path
+
+
+def train(folder, run, *options, size=2):
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "hvdtrain.cli.main",
+        "train",
+        "job.yaml",
+        "-np",
+        str(size),
+        "--slots",
+        "3",
+    ]
+    log = (folder / f"{run}.log").open("a")
+    env = {**os.environ, **AS_ROOT}
+    return subprocess.Popen(
+        [*argv, "--run-dir", run, "--resume", *options], cwd=folder, env=env, stdout=log, stderr=log
+    )
+
+
+def model_of(run):
+    return (run / "checkpoints" / LAST / "model.safetensors").read_bytes()
+
+
+def metrics_of(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if not key.endswith("_s")} for line in lines]
+
+
+def status_of(run):
+    return json.loads((run / "status.json").read_text())
+
+
+def wait_for_step(run, step, process):
+    """Until a checkpoint of that step or a later one is whole."""
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline:
+        steps = [int(path.parent.name[5:]) for path in run.glob("checkpoints/step-*/manifest.json")]
+        if any(found >= step for found in steps):
+            return
+        assert process.poll() is None, "it ended before"
+        time.sleep(0.02)
+    raise AssertionError("no checkpoint")
+
+
+def ranks_below(process):
+    """The training processes of a launch, in the order of their ranks."""
+    found = {}
+    for child in psutil.Process(process.pid).children(recursive=True):
+        # Launcher and agents have the same words in their own command lines.
+        if child.cmdline()[1:] == ["-P", "-m", "hvdtrain.train.rank"]:
+            found[int(child.environ()["OMPI_COMM_WORLD_RANK"])] = child
+    return [found[rank] for rank in sorted(found)]
+
+
+def assert_as_never_stopped(run, reference):
+    assert status_of(run)["state"] == "done"
+    assert model_of(run) == model_of(reference / "run")
+    assert metrics_of(run) == metrics_of(reference / "run")
+
+
+def test_killed_at_random_moments(folder, reference):
+    seed = random.randrange(10**6)
+    draw = random.Random(seed)
+    for kill in range(2):
+        process = train(folder, "run")
+        wait_for_step(folder / "run", 5 + 25 * kill, process)
+        time.sleep(draw.random() * 0.1)
+        victims = ranks_below(process)
+        for victim in [draw.choice(victims)] if kill else victims:
+            victim.kill()
+        assert process.wait(60) == 137, f"seed {seed}"
+    process = train(folder, "run")
+    assert process.wait(120) == 0, (folder / "run.log").read_text()
+    assert_as_never_stopped(folder / "run", reference)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_one_rank_is_asked_to_end(folder, reference, number):
+    # Case F7: all ranks finish the same step, save once, and end with 75.
+    process = train(
+        folder, "run", "--set", f"preemption.signals=[{number.name}]", "--set", "checkpoint.every_steps=1000"
+    )
+    while not (folder / "run.log").exists() or "epoch 1/3" not in (folder / "run.log").read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+    ranks_below(process)[1].send_signal(number)
+    assert process.wait(60) == 75
+    status = status_of(folder / "run")
+    assert status["state"] == "preempted"
+    assert [path.name for path in (folder / "run" / "checkpoints").glob("step-*")] == [
+        f"step-{status['step']}"
+    ]
+    assert f"preempted after step {status['step']}" in (folder / "run.log").read_text()
+    process = train(folder, "run")
+    assert process.wait(120) == 0
+    assert f"going on from step-{status['step']}" in (folder / "run.log").read_text()
+    assert_as_never_stopped(folder / "run", reference)
+
+
+def test_the_clock_of_the_allocation(folder):
+    (folder / "job.yaml").write_text(JOB + "preemption: {margin_s: 30}\n")
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "hvdtrain.cli.main",
+        "train",
+        "job.yaml",
+        "--run-dir",
+        "run",
+        "--json",
+    ]
+    env = {**os.environ, **AS_ROOT, "HVDTRAIN_END_TIME": str(int(time.time()) + 20)}
+    ended = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 75, ended.stderr
+    document = json.loads(ended.stdout)
+    assert document["exit_code"] == 75
+    assert "the allocation is about to end" in document["error"]
+
+
+def test_another_world_goes_on(folder, reference):
+    """Two ranks, then three with the other engine, then one: no sample lost or repeated."""
+    run = folder / "run"
+    for size, backend, stop in ((2, "horovod", 10), (3, "ddp", 40), (1, "horovod", 0)):
+        process = train(folder, "run", "--set", f"backend={backend}", size=size)
+        if stop:
+            wait_for_step(run, stop, process)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 75, (folder / "run.log").read_text()
+        else:
+            assert process.wait(120) == 0, (folder / "run.log").read_text()
+    found, wanted = metrics_of(run)[-1], metrics_of(reference / "run")[-1]
+    assert found["step"] == wanted["step"] == 72
+    # The engines and worlds sum in other orders.
+    for key in ("epoch_loss", "validation_loss"):
+        assert found[key] == pytest.approx(wanted[key], rel=2e-2)
+
+
+def test_a_damaged_checkpoint_is_passed_over(folder, reference):
+    shutil.copytree(reference / "run", folder / "run")
+    checkpoints = folder / "run" / "checkpoints"
+    data = (checkpoints / LAST / "state.pt").read_bytes()
+    (checkpoints / LAST / "state.pt").write_bytes(data[: len(data) // 2])
+    (checkpoints / ".step-99.1").mkdir()
+    process = train(folder, "run")
+    assert process.wait(120) == 0
+    log = (folder / "run.log").read_text()
+    assert f"passed over {LAST}: state.pt has" in log
+    assert "going on from step-70" in log
+    assert ".step-99.1" in log
+    assert_as_never_stopped(folder / "run", reference)
+
+
+def test_what_may_and_may_not_differ(folder, reference):
+    shutil.copytree(reference / "run", folder / "run")
+    before = status_of(folder / "run")
+    for change, key in (("model.args.width=9", "model.args.width"), ("optimizer.lr=0.1", "optimizer.lr")):
+        process = train(folder, "run", "--set", change)
+        assert process.wait(60) == 2
+        assert key in (folder / "run.log").read_text()
+    assert status_of(folder / "run") == before
+    process = train(folder, "run", "--set", "epochs=4", "--set", "output.log_every_s=1")
+    assert process.wait(120) == 0
+    assert status_of(folder / "run")["result"]["steps"] == 96
+
+
+def test_listing_checking_exporting_pruning(hvdtrain, folder, reference):
+    run = folder / "run"
+    shutil.copytree(reference / "run", run)
+    ended = hvdtrain("checkpoints", run, "--verify", "--json")
+    assert ended.code == 0
+    rows = ended.document["checkpoints"]
+    assert [row["step"] for row in rows] == [72, 70, 65]
+    assert rows[0]["metrics"]["validation_accuracy"] > 0.5
+    hvdtrain("checkpoints", run, "--export", folder / "model.safetensors")
+    assert (folder / "model.safetensors").read_bytes() == model_of(run)
+    (run / "checkpoints" / "step-70" / "state.pt").unlink()
+    damaged = hvdtrain("checkpoints", run, "--verify")
+    assert damaged.code == 3
+    assert "step-70" in damaged.out
+    assert "DAMAGED: state.pt is missing" in damaged.out
+    assert hvdtrain("checkpoints", run, "--prune", "1", "--json").document["removed"] == ["step-65"]
+    assert hvdtrain("checkpoints", folder).code == 2

@@ -1,0 +1,102 @@
+"""``hvdtrain.start()`` in a user's own loop at 1, 2, 3 and 5 ranks: exact where it is right, ended where it is not."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hvdtrain.launch.job import launch_job
+from hvdtrain.launch.machine import local_plan
+
+PROGRAMS = Path(__file__).parent / "programs"
+LIMIT_S = 120
+pytestmark = pytest.mark.mpi
+
+
+def run(size, launcher, program, *args):
+    plan = replace(local_plan(size, 5, os.environ), program=(sys.executable, str(PROGRAMS / program), *args))
+    lines = []
+    outcome = launch_job(plan, lines.append, lambda rank, event: None, launcher=launcher, timeout_s=LIMIT_S)
+    return outcome, [line.text for line in lines]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize(("backend", "launcher"), [("horovod", "mpirun"), ("ddp", "local")])
+def test_a_loop_on_many_ranks_trains_like_one_process(backend, launcher, size):
+    """Loaders, accumulation, clipping, odd models, batch norm, evaluation, precision: see the programs."""
+    outcome, lines = run(size, launcher, "script_training.py", backend)
+    assert outcome.exit_code == 0, lines
+    assert sorted(line for line in lines if line.endswith("ok")) == [
+        f"rank {rank} of {size} ok" for rank in range(size)
+    ]
+
+
+def test_a_loop_alone():
+    outcome, lines = run(1, "local", "script_training.py", "single")
+    assert outcome.exit_code == 0, lines
+
+
+# The mistake, the exit code, and words of the line or the traceback that tells it; the last of 3 ranks makes it.
+MISTAKES = {
+    "loaders_of_other_lengths": (2, "different numbers of batches: 3 (rank 2), 5 (ranks 0, 1); let hvdtrain"),
+    "streams_of_other_lengths": (2, "different numbers of batches: 3 (rank 2), 4 (ranks 0, 1); let hvdtrain"),
+    "loader_ends_before_its_length": (2, "the loader of rank 2 ended after 3 batches, but its len() is 4"),
+    "loader_goes_on_after_its_length": (
+        2,
+        "the loader of rank 2 goes on after 4 batches, but its len() is 4",
+    ),
+    "stream_with_accumulation": (2, "accumulate is 2, and the loader has no len()"),
+    "models_that_differ": (2, "the model of rank 2 is not rank 0's: it lacks parameter 'bias'"),
+    "started_twice": (2, "hvdtrain.start() was called before in this process"),
+    "loss_is_no_number": (1, "step 1: the loss is no finite number on rank 2"),
+    "label_out_of_range": (1, "Target 3 is out of bounds"),
+    "error_on_one_rank": (1, "RuntimeError: a rank of mine broke"),
+    "outside_error_on_one_rank": (1, "RuntimeError: a rank of mine broke"),
+    "exit_on_one_rank": (3, ""),
+}
+# Where one rank's end has to reach others inside a reduction it is the engine's matter; the rest is the same code.
+ON_BOTH = {"streams_of_other_lengths", "loader_goes_on_after_its_length", "outside_error_on_one_rank"}
+CASES = [
+    (mistake, backend)
+    for number, mistake in enumerate(MISTAKES)
+    for backend in ("horovod", "ddp")
+    if mistake in ON_BOTH or (backend == "ddp") is bool(number % 2)
+]
+
+
+@pytest.mark.parametrize(("mistake", "backend"), CASES)
+def test_a_mistake_ends_all_ranks(mistake, backend):
+    launcher = "mpirun" if backend == "horovod" else "local"
+    outcome, lines = run(3, launcher, "script_mistakes.py", backend, mistake)
+    code, told = MISTAKES[mistake]
+    assert outcome.exit_code == code, (outcome, lines)
+    assert any(told in line for line in lines), lines
+    if code == 1 and "Error" in told:
+        assert any(line.startswith("Traceback") for line in lines), lines
+
+
+@pytest.mark.parametrize(("backend", "launcher"), [("horovod", "mpirun"), ("ddp", "local")])
+def test_what_is_refused_says_why(backend, launcher):
+    outcome, lines = run(2, launcher, "script_mistakes.py", backend, "refused")
+    assert outcome.exit_code == 0, lines
+    assert lines.count("all refused") == 2
+
+
+def test_ddp_notices_a_model_that_goes_past_it():
+    """Horovod's hooks are the parameters', so there any model that holds them will do."""
+    outcome, lines = run(2, "local", "script_mistakes.py", "ddp", "model_that_was_not_returned")
+    assert outcome.exit_code == 2, lines
+    assert any("does not come from the model that run.distribute returned" in line for line in lines)
+    outcome, lines = run(2, "mpirun", "script_mistakes.py", "horovod", "model_that_was_not_returned")
+    assert outcome.exit_code == 0, lines
+
+
+def test_a_plain_mpirun_ends_with_the_same_code(run_program, bin_dir):
+    """No launcher of ours is needed for a mistake to end all ranks."""
+    program = [sys.executable, str(PROGRAMS / "script_mistakes.py"), "horovod"]
+    argv = [str(bin_dir / "mpirun"), "-np", "3", "--oversubscribe", "--bind-to", "none", *program]
+    ended = run_program([*argv, "loader_ends_before_its_length"])
+    assert ended.code == 2, ended.err
+    assert ended.error.startswith("hvdtrain: error: the loader of rank 2 ended")
