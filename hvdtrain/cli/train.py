@@ -196,23 +196,18 @@ def _with_job(plan: LaunchPlan, job: Job, path: Path | None, run: RunDirectory |
 
 
 def _supervised(plan: LaunchPlan, run: RunDirectory, launcher: str, view: LineView) -> JobOutcome:
-    from hvdtrain.cli.progress_view import TracebackHold
     from hvdtrain.launch.describe import describe_plan
     from hvdtrain.launch.job import choose_launcher, launch_job
 
     chosen = choose_launcher(plan, launcher)
     run.write_json("plan.json", describe_plan(plan, chosen))
-    hold = TracebackHold(view.say)
-    outcome = launch_job(
+    return launch_job(
         plan,
         # What the user's code prints on rank 0; the other ranks' output stands in their logs.
-        on_line=lambda line: hold(line.text) if line.rank == 0 else None,
+        on_line=lambda line: view.say(line.text) if line.rank == 0 else None,
         on_event=lambda _, event: view(event),
         launcher=chosen.name,
     )
-    if outcome.exit_code == ExitCode.DONE:
-        hold.release()
-    return outcome
 
 
 @dataclass(frozen=True)

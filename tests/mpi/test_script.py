@@ -1,4 +1,4 @@
-"""``hvdtrain.start()`` in a user's own loop at 1, 2, 3 and 5 ranks: exact where it is right, ended where it is not."""
+"""``hvdtrain.start()`` in a loop of one's own: exact at 1, 2, 3 and 5 ranks, and ended on all where one errs."""
 
 import os
 import sys
@@ -9,6 +9,7 @@ import pytest
 
 from hvdtrain.launch.job import launch_job
 from hvdtrain.launch.machine import local_plan
+from hvdtrain.launch.supervise import failure_text
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 120
@@ -19,7 +20,8 @@ def run(size, launcher, program, *args):
     plan = replace(local_plan(size, 5, os.environ), program=(sys.executable, str(PROGRAMS / program), *args))
     lines = []
     outcome = launch_job(plan, lines.append, lambda rank, event: None, launcher=launcher, timeout_s=LIMIT_S)
-    return outcome, [line.text for line in lines]
+    told = failure_text(outcome).splitlines() if outcome.exit_code else []
+    return outcome, [line.text for line in lines] + told
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -38,7 +40,7 @@ def test_a_loop_alone():
     assert outcome.exit_code == 0, lines
 
 
-# The mistake, the exit code, and words of the line or the traceback that tells it; the last of 3 ranks makes it.
+# A mistake of the last of 3 ranks, the exit code, and words of the line or the traceback that tells it.
 MISTAKES = {
     "loaders_of_other_lengths": (2, "different numbers of batches: 3 (rank 2), 5 (ranks 0, 1); let hvdtrain"),
     "streams_of_other_lengths": (2, "different numbers of batches: 3 (rank 2), 4 (ranks 0, 1); let hvdtrain"),
@@ -56,7 +58,7 @@ MISTAKES = {
     "outside_error_on_one_rank": (1, "RuntimeError: a rank of mine broke"),
     "exit_on_one_rank": (3, ""),
 }
-# Where one rank's end has to reach others inside a reduction it is the engine's matter; the rest is the same code.
+# How one rank's end reaches the others inside a reduction is the engine's matter; the rest is the same code.
 ON_BOTH = {"streams_of_other_lengths", "loader_goes_on_after_its_length", "outside_error_on_one_rank"}
 CASES = [
     (mistake, backend)

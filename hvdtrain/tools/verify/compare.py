@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 
@@ -20,6 +21,7 @@ from hvdtrain.train.recorder import RankShare
 # A gradient that is smaller than this part of all gradients together is measured by that part: a bias before
 # a batch norm, whose gradient is zero but for rounding, has no scale of its own.
 _SMALLEST = 0.01
+_DRIFTS = 5
 _SMALLEST_LOSS = 0.1  # below it the rounding of the scores, not the loss, is the scale
 
 
@@ -61,19 +63,36 @@ class Comparison:
     first: Finding | None = None
 
 
-def compare(reference: Record, other: Record, tolerance: float) -> Comparison:
+def measure_drift(reference: Record, control: Record, tolerance: float) -> list[float]:
+    """How far rounding alone has grown by each step, relative to the things' scales; step 0 first.
+
+    Args:
+        reference: A run.
+        control: The same run, whose first parameters were moved by rounding's size.
+        tolerance: Of the comparison.
+    """
+    drift = [0.0] * (reference.num_steps + 1)
+    for finding in _Walk(reference, control, tolerance).findings():
+        if math.isfinite(finding.relative):
+            drift[finding.step] = max(drift[finding.step], finding.relative)
+    return list(accumulate(drift, max))
+
+
+def compare(reference: Record, other: Record, tolerance: float, drift: Sequence[float] = ()) -> Comparison:
     """Compares two runs up to the first step that differs.
 
     Args:
         reference: What the other is compared with.
         other: Of the same job and global batch.
         tolerance: Largest difference relative to the scale that is the order of summation.
+        drift: What ``measure_drift`` found; ``_DRIFTS`` times as much is allowed.
     """
     result = Comparison()
     for finding in _Walk(reference, other, tolerance).findings():
         if result.largest is None or finding.relative > result.largest.relative:
             result.largest = finding
-        if not finding.relative <= tolerance:  # a NaN is no small difference
+        allowed = max(tolerance, _DRIFTS * drift[finding.step] if drift else 0.0)
+        if not finding.relative <= allowed:  # a NaN is no small difference
             result.first = finding
             break
     return result

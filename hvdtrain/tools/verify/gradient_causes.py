@@ -174,10 +174,12 @@ def _pins(step: int, record: Record) -> Iterator[tuple[tuple[float, str, str, in
     local = [table for table in tables if table is not None]
     norms, largest = (torch.cat([table[kind] for table in local]) for kind in ("norms", "largest"))
     hooked = record.facts["hooked"]
+    is_coarse = record.facts["precision"] != "fp32"  # elements of few bits are often equal
     columns = [("the norm of all gradients", norms.norm(dim=1), "")]
     for number, name in enumerate(record.parameters):
         columns.append((f"the norm of the gradient of {name}", norms[:, number], name))
-        columns.append((f"the largest element of the gradient of {name}", largest[:, number], name))
+        if not is_coarse:
+            columns.append((f"the largest element of the gradient of {name}", largest[:, number], name))
     for what, values, name in columns:
         top = float(values.max())
         series = [value for value in values.tolist() if value > 0 and value >= top * (1 - _PINNED)]

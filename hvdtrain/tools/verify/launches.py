@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from hvdtrain.train.launching import own_error, rank_program
 _PROGRAM = "hvdtrain.train.record_rank"
 _FOLDER = "HVDTRAIN_RECORD_DIR"
 _STEPS = "HVDTRAIN_RECORD_STEPS"
+_NUDGE = "HVDTRAIN_RECORD_NUDGE"
 
 
 class RunFailedError(HvdtrainError):
@@ -49,13 +50,13 @@ class Launches:
     plans: Mapping[int, LaunchPlan]
     launcher: str
 
-    def record(self, run: Run, folder: Path, on_line: Callable[[str], None] = lambda _: None) -> None:
+    def record(self, run: Run, folder: Path, *, nudge: float = 0.0) -> None:
         """Launches one run, which leaves its record in an empty folder.
 
         Args:
             run: One of the request's.
             folder: Where rank 0 writes.
-            on_line: Gets what rank 0 prints.
+            nudge: Relative change of every parameter before the first step.
 
         Raises:
             RunFailedError: It did not come to its end.
@@ -64,11 +65,11 @@ class Launches:
         plan = replace(
             self.plans[run.size],
             program=(*program[:-1], _PROGRAM),
-            env={**env, _FOLDER: str(folder), _STEPS: str(self.request.steps)},
+            env={**env, _FOLDER: str(folder), _STEPS: str(self.request.steps), _NUDGE: str(nudge)},
         )
         outcome = launch_job(
             plan,
-            on_line=lambda line: on_line(line.text) if line.rank == 0 else None,
+            on_line=lambda _line: None,  # a failure is told with its last words
             on_event=lambda _rank, _event: None,
             launcher=self.launcher,
         )

@@ -17,6 +17,8 @@ from hvdtrain.train.preflight import check_batch
 # In fp32 the sum of n terms in another order differs by about sqrt(n) 2^-24: 6e-5 of a million terms. In half
 # precision each sum is rounded once more, by 2^-11 (fp16) or 2^-8 (bf16); five of these are allowed for.
 TOLERANCES = {"fp32": 1e-4, "none": 1e-4, "fp16": 2.5e-3, "bf16": 2e-2}
+# Unit of rounding by precision: how far a control run's first parameters are moved.
+_UNITS = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 _MAX_RANKS = 1_000_000
 
 
@@ -50,6 +52,11 @@ class Request:
     steps: int
     tolerance: float
     import_path: tuple[str, ...] = ()
+
+    @property
+    def rounding(self) -> float:
+        """The unit of rounding of the job's forward passes."""
+        return _UNITS[self.job.precision]
 
     def job_of(self, run: Run) -> Job:
         """The job of one of the runs."""

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from hvdtrain.cli.progress_view import BarView, LineView, TracebackHold, duration, open_view, progress_line
+from hvdtrain.cli.progress_view import BarView, LineView, duration, open_view, progress_line
 
 STEP = {
     "event": "step",
@@ -100,27 +100,3 @@ def test_a_terminal_gets_a_bar_that_is_gone_at_the_end():
     view.close()
     assert "validation loss 0.5000" in stream.getvalue()
     assert stream.getvalue().rstrip().endswith(("\x1b[2K", "\x1b[?25h")), "the cursor is shown again"
-
-
-def test_a_traceback_waits_for_what_follows():
-    said = []
-    hold = TracebackHold(said.append)
-    for line in [
-        "before",
-        "Traceback (most recent call last):",
-        '  File "x.py"',
-        "ValueError: told by the user",
-    ]:
-        hold(line)
-    assert said == ["before"]
-    hold("and on it goes")
-    assert said[1:] == [
-        "Traceback (most recent call last):",
-        '  File "x.py"',
-        "ValueError: told by the user",
-        "and on it goes",
-    ]
-    hold("hvdtrain: error: last words")
-    assert len(said) == 5
-    hold.release()
-    assert said[-1] == "hvdtrain: error: last words"

@@ -9,7 +9,7 @@ import torch
 
 from hvdtrain.config import Job
 from hvdtrain.tools.verify.causes import RANDOM, UNKNOWN, explain
-from hvdtrain.tools.verify.compare import compare
+from hvdtrain.tools.verify.compare import compare, measure_drift
 from hvdtrain.tools.verify.records import Record
 from hvdtrain.tools.verify.request import Run
 from hvdtrain.train.recorder import RECORD_FACTS, RankShare, fold, step_path
@@ -39,7 +39,7 @@ class Made:
         self.state = {1: {"momentum": [1.0, 1.0]}, 2: {"momentum": [2.0, 1.0]}}
         self.local = {}  # step -> list over ranks of gradients by name
         self.facts = {"batchnorms": [], "random_layers": [], "is_random": False, "mixes_samples": False}
-        self.facts |= {"hooked": [], "parameters": list(NAMES), "steps": 2, "size": size}
+        self.facts |= {"precision": "fp32", "hooked": [], "parameters": list(NAMES), "steps": 2, "size": size}
 
     def write(self):
         self.folder.mkdir()
@@ -295,3 +295,15 @@ def test_a_run_that_ended_early(pair, verdict):
     pair[1].facts["steps"] = 1
     found, cause = verdict()
     assert (found.step, found.what, cause.name) == (2, "number of steps", UNKNOWN)
+
+
+def test_what_rounding_alone_grows_to_is_allowed(pair, tmp_path):
+    control = Made(tmp_path / "control", 1)
+    control.tensors[2, "reduced"]["layer.weight"] *= 1.001
+    pair[1].tensors[2, "reduced"]["layer.weight"] *= 1.004
+    one, two, again = (made.write() for made in (*pair, control))
+    drift = measure_drift(one, again, TOLERANCE)
+    assert drift == [0.0, 0.0, pytest.approx(0.001, rel=1e-3)]
+    assert compare(one, two, TOLERANCE).first is not None
+    assert compare(one, two, TOLERANCE, drift).first is None
+    assert compare(one, two, TOLERANCE, [0.0, 0.0, 0.0007]).first.name == "layer.weight"
