@@ -14,15 +14,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 from hvdtrain.backends.base import Backend, Reduction
-from hvdtrain.data.agreement import check_equal_lengths, check_world
-from hvdtrain.data.loader import PartitionLoader
-from hvdtrain.data.partition import Partition, Tail
+from hvdtrain.data.partition import Tail
 from hvdtrain.errors import HvdtrainError, InputError
 from hvdtrain.train.ending import end_rank
 from hvdtrain.train.feeding import READS_EVERYTHING, Loader, OwnLoader, Pulse, reads_everything
+from hvdtrain.train.feeds import Feed, open_feed
 from hvdtrain.train.handed import check_handed
 from hvdtrain.train.progress import Progress
 from hvdtrain.train.randomness import seed_everything
@@ -124,9 +123,10 @@ class Run:
         """Batches of this rank's part of a data set; collective.
 
         Args:
-            dataset: Map-style, the same on all ranks. A method ``collate`` of it replaces PyTorch's.
+            dataset: The same on all ranks. A method ``collate`` of it replaces PyTorch's. The items of an
+                ``IterableDataset`` are split over ranks and workers, see ``StreamLoader``.
             batch_size: Samples per pass on each rank.
-            shuffle: A new order in each epoch.
+            shuffle: A new order in each epoch; an ``IterableDataset`` keeps its own.
             tail: The short last step: ``weight``, ``pad`` or ``drop``, see ``Partition``.
             workers: Processes that read; 0 reads in this one.
             train: False for evaluation: each sample once, no step, no sample that does not count.
@@ -134,33 +134,16 @@ class Run:
         Raises:
             InputError: The data sets of the ranks differ in length, or hold too little.
         """
-        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-            raise InputError(
-                f"{type(dataset).__name__} is no map-style data set",
-                legal="a data set with len() and [index]",
-            )
-        num_samples = len(dataset)
-        check_equal_lengths(self._backend.gather(num_samples), "the data set of run.loader")
-        accumulate = self._settings.accumulate if train else 1
-        if train:
-            check_world(num_samples, self.size, tail)
-        partition = Partition(
-            num_samples,
-            self.size,
-            batch_size * accumulate if isinstance(batch_size, int) else batch_size,
+        asked = Feed(
+            batch_size=batch_size,
+            accumulate=self._settings.accumulate if train else 1,
             tail=tail if train else "weight",
             shuffle=shuffle and train,
-            seed=self._settings.seed,
-        )
-        batches = PartitionLoader(
-            dataset,
-            partition,
-            self.rank,
             workers=workers,
-            pin_memory=self.device.type == "cuda",
-            accumulate=accumulate,
-            fill=train,
+            seed=self._settings.seed,
+            train=train,
         )
+        batches = open_feed(dataset, asked, self._backend)
         self._loaders.append(Loader(batches, self._backend, self._pulse, train=train))
         return self._loaders[-1]
 

@@ -25,7 +25,8 @@ INLINE = re.findall(r"`((?:hvdtrain|make|mpirun|horovodrun|torchrun|srun) [^`]+)
 @pytest.fixture
 def workspace(tmp_path):
     """A folder with what the README's commands name."""
-    (tmp_path / "hostfiles").symlink_to(ROOT / "hostfiles")
+    for name in ("hostfiles", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
     (example,) = [text for text in re.findall(r"```yaml\n(.*?)```", README, re.DOTALL) if "photos" in text]
     job = yaml.safe_load(example) | {"epochs": 1}
     (tmp_path / "photos.yaml").write_text(yaml.safe_dump(job))
@@ -72,6 +73,10 @@ INLINE_TESTS = {
     "hvdtrain whoami": ("tests/lab/test_launch.py", "whoami"),
     "hvdtrain logs JOB -f": ("tests/lab/test_submit.py", '"logs"'),
     "hvdtrain cancel JOB": ("tests/lab/test_submit.py", '"cancel"'),
+    "hvdtrain verify job.yaml -np 1,2,3": ("tests/mpi/test_verify.py", '"verify", "job.yaml"'),
+    "hvdtrain verify": ("tests/mpi/test_verify.py", '"verify"'),
+    "hvdtrain checkpoints --verify": ("tests/e2e/test_resume.py", '"--verify"'),
+    "hvdtrain checkpoints RUN --export model.safetensors": ("tests/e2e/test_resume.py", '"--export"'),
     "hvdtrain run": ("tests/unit/cli/test_launch_verbs.py", '"run"'),
     "hvdtrain run -- PROGRAM": ("tests/lab/test_launch.py", '"run"'),
     "make nccl-build-check": ("tests/build/nccl_build_check.py", '"nccl_built"'),

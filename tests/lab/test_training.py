@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -95,3 +96,14 @@ def test_two_hosts_train_one_model(slurm, tmp_path, first_result, launcher):
 def result_in(stdout):
     """The JSON document that rank 0 printed; mpirun under horovodrun puts a mark before it."""
     return json.JSONDecoder().raw_decode(stdout, stdout.index('{"schema"'))[0]
+
+
+@pytest.mark.parametrize("launcher", LAUNCHES)
+def test_a_script_of_ones_own_on_two_hosts(slurm, launcher):
+    example = Path(__file__).parents[2] / "examples" / "plain_after.py"
+    done = LAUNCHES[launcher][0](slurm, [str(example)])
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if '{"accuracy"' in line]
+    result = json.JSONDecoder().raw_decode(line, line.index("{"))[0]
+    assert result["accuracy"] == pytest.approx(0.912, abs=0.02)
+    assert slurm.left_over("h1") == slurm.left_over("h2") == []

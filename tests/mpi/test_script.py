@@ -1,4 +1,4 @@
-"""``hvdtrain.start()`` in a loop of one's own: exact at 1, 2, 3 and 5 ranks, and ended on all where one errs."""
+"""``hvdtrain.start()`` in a user's loop: exact at 1, 2, 3 and 5 ranks, ended on all where one rank errs."""
 
 import os
 import sys

@@ -85,6 +85,7 @@ def test_a_right_job_is_equal(hvdtrain, folder, tmp_path):
     assert ended.code == 0, ended.err + ended.out
     document = ended.document
     assert (document["schema"], document["equal"], document["steps"]) == (1, True, 3)
+    assert (document["proven_steps"], document["drift"]) == (3, None)
     assert (document["sizes"], document["backend"]) == ([1, 2, 3], ["horovod", "ddp"])
     assert 0 < document["largest"]["relative"] < document["tolerance"] == 1e-4
     assert document["first_difference"] is None

@@ -21,7 +21,8 @@ from hvdtrain.train.recorder import RankShare
 # A gradient that is smaller than this part of all gradients together is measured by that part: a bias before
 # a batch norm, whose gradient is zero but for rounding, has no scale of its own.
 _SMALLEST = 0.01
-_DRIFTS = 5
+_DRIFTS = 5  # how many times what rounding alone grew to is allowed
+_MOST_DRIFT = 0.02  # beyond it nothing is proven: a real fault would hide in what is allowed
 _SMALLEST_LOSS = 0.1  # below it the rounding of the scores, not the loss, is the scale
 
 
@@ -57,10 +58,12 @@ class Comparison:
         largest: The largest difference of tensors or losses, relative to its scale; None before anything is
             compared.
         first: The first difference beyond the tolerance; None where the runs are equal.
+        proven: Steps up to the first difference, or to where rounding alone grew too large to tell.
     """
 
     largest: Finding | None = None
     first: Finding | None = None
+    proven: int = 0
 
 
 def measure_drift(reference: Record, control: Record, tolerance: float) -> list[float]:
@@ -87,13 +90,16 @@ def compare(reference: Record, other: Record, tolerance: float, drift: Sequence[
         tolerance: Largest difference relative to the scale that is the order of summation.
         drift: What ``measure_drift`` found; ``_DRIFTS`` times as much is allowed.
     """
-    result = Comparison()
+    result = Comparison(proven=min(reference.num_steps, other.num_steps))
     for finding in _Walk(reference, other, tolerance).findings():
+        is_small = finding.relative <= tolerance  # a NaN is not
+        if not is_small and drift and drift[finding.step] > _MOST_DRIFT:
+            result.proven = finding.step - 1
+            break
         if result.largest is None or finding.relative > result.largest.relative:
             result.largest = finding
-        allowed = max(tolerance, _DRIFTS * drift[finding.step] if drift else 0.0)
-        if not finding.relative <= allowed:  # a NaN is no small difference
-            result.first = finding
+        if not is_small and not (drift and finding.relative <= _DRIFTS * drift[finding.step]):
+            result.first, result.proven = finding, max(0, finding.step - 1)
             break
     return result
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.tools.verify.causes import Cause, explain
+from hvdtrain.tools.verify.causes import UNKNOWN, Cause, explain
 from hvdtrain.tools.verify.compare import Finding, compare, measure_drift
 from hvdtrain.tools.verify.launches import Launches
 from hvdtrain.tools.verify.records import Record
@@ -26,7 +26,8 @@ class Verdict:
         largest: The largest difference, relative to its scale.
         first: The first difference beyond the tolerance; None where all runs are equal.
         cause: Of ``first``.
-        drift: How far rounding alone had grown by the last step of a control run; None where none was needed.
+        proven: Steps that are shown to be equal.
+        drift: How far rounding alone had grown by each step of a control run; empty where none was needed.
     """
 
     request: Request
@@ -34,7 +35,8 @@ class Verdict:
     largest: Finding | None = None
     first: Finding | None = None
     cause: Cause | None = None
-    drift: float | None = None
+    proven: int = 0
+    drift: tuple[float, ...] = ()
 
     @property
     def document(self) -> dict[str, Any]:
@@ -48,7 +50,8 @@ class Verdict:
             "sizes": list(dict.fromkeys(run.size for run in runs)),
             "backend": list(dict.fromkeys(run.backend for run in runs)),
             "tolerance": self.request.tolerance,
-            "drift": self.drift,
+            "proven_steps": self.proven,
+            "drift": list(self.drift) or None,
             "largest": _described(self.largest) if self.largest else None,
             "first_difference": self._first() if self.first else None,
         }
@@ -64,16 +67,29 @@ class Verdict:
         return {**_described(self.first), **told}
 
     @property
+    def _last(self) -> int:
+        """The step whose drift is told: the last one, or the first that proves nothing."""
+        return min(self.proven + 1, self.steps)
+
+    @property
+    def _grown(self) -> float:
+        return self.drift[self._last]
+
+    @property
     def text(self) -> str:
         """The verdict in a few lines."""
         runs = ", ".join(run.text for run in self.request.runs)
         if self.first is None:
             batch = self.request.job.batch.global_
-            lines = [f"equal: {self.steps} steps of {batch} samples on {runs}"]
+            lines = [
+                f"equal: {self.proven} {'step' if self.proven == 1 else 'steps'} of {batch} samples on {runs}"
+            ]
             lines += [f"largest difference: {_words(self.largest)}"] if self.largest else []
             lines += [f"tolerance: {self.request.tolerance:g} of each tensor's norm"]
-            if self.drift is not None:
-                lines += [f"rounding alone grows to {self.drift:.2g} in these steps, in a control run"]
+            if self.drift:
+                lines += [f"rounding alone grows to {self._grown:.2g} by step {self._last}, in a control run"]
+            if self.proven < self.steps:
+                lines += [f"step {self._last} and later ones prove nothing: a fault could hide in that"]
             return "\n".join(lines)
         assert self.cause is not None
         lines = [f"different: {_words(self.first)}", f"likely cause: {self.cause.name}"]
@@ -99,20 +115,33 @@ def verify(launches: Launches, folder: Path, say: Callable[[str], None]) -> Verd
     reference = _record(launches, request.runs[0], folder, say)
     drift: list[float] = []
     largest: Finding | None = None
+    proven = reference.num_steps
     for run in request.runs[1:]:
         other = _record(launches, run, folder, say)
         found = compare(reference, other, request.tolerance, drift)
+        doubted = found.first
         if found.first and not drift and _may_be_rounding(found.first, request):
             drift = _measure_drift(launches, reference, folder, say)
             found = compare(reference, other, request.tolerance, drift)
         if found.largest and (largest is None or found.largest.relative > largest.relative):
             largest = found.largest
-        last = drift[-1] if drift else None
+        proven = min(proven, found.proven)
+        told = tuple(drift)
         if found.first:
             cause = explain(found.first, reference, other, request.job, request.tolerance)
-            return Verdict(request, reference.num_steps, largest, found.first, cause, last)
+            return Verdict(request, reference.num_steps, largest, found.first, cause, proven, told)
+        if doubted and not proven:
+            return Verdict(request, reference.num_steps, largest, doubted, _rounding(drift), proven, told)
         shutil.rmtree(other.folder)
-    return Verdict(request, reference.num_steps, largest, drift=last)
+    return Verdict(request, reference.num_steps, largest, proven=proven, drift=tuple(drift))
+
+
+def _rounding(drift: Sequence[float]) -> Cause:
+    return Cause(
+        UNKNOWN,
+        f"rounding alone, in a control run on the same ranks, grows to {drift[1]:.2g} in the first step",
+        "verify in fp32 (--set precision=fp32), or with a larger batch",
+    )
 
 
 def _may_be_rounding(finding: Finding, request: Request) -> bool:

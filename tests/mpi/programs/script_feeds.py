@@ -17,7 +17,7 @@ from script_ranks import (
     run,
     sgd,
 )
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 
 def train_on(here, batches, epochs=2):
@@ -71,6 +71,35 @@ def check_own_batches_of_other_sizes():
 
     found = train_on(run, lambda: cut(starts[run.rank], starts[run.rank + 1]))
     equal(found, train_on(alone(), lambda: cut(0, starts[-1])))
+
+
+class Stream(IterableDataset):
+    """The digits one by one, without a length."""
+
+    def __iter__(self):
+        yield from zip(IMAGES[: PER_RANK * SIZE * 3 + 1], LABELS, strict=False)
+
+
+def check_a_stream_is_split_over_the_ranks():
+    """Each item once, a last step in which most ranks have none, and the passes of a step."""
+
+    def train(here, batch_size):
+        net = network()
+        model, optimizer = here.distribute(net, sgd(net))
+        counts = []
+        for _ in here.epochs(2):
+            for inputs, targets in here.progress(here.loader(Stream(), batch_size)):
+                here.step(criterion(model(inputs), targets), optimizer)
+                counts.append(0 if here.is_filler else len(inputs))
+        return net, counts
+
+    found, counts = train(run, PER_RANK)
+    wanted, _ = train(alone(), PER_RANK * SIZE)
+    equal(found, wanted)
+    assert sum(chain(*run.gather(counts))) == 2 * (PER_RANK * SIZE * 3 + 1)
+    found, _ = train(another(accumulate=2), PER_RANK // 2)
+    if PER_RANK % 2 == 0:
+        equal(found, wanted)
 
 
 def check_two_loaders_in_turn_and_a_schedule():

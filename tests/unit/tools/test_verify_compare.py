@@ -307,3 +307,14 @@ def test_what_rounding_alone_grows_to_is_allowed(pair, tmp_path):
     assert compare(one, two, TOLERANCE).first is not None
     assert compare(one, two, TOLERANCE, drift).first is None
     assert compare(one, two, TOLERANCE, [0.0, 0.0, 0.0007]).first.name == "layer.weight"
+
+
+def test_steps_in_which_rounding_alone_grows_large_prove_nothing(pair):
+    pair[1].tensors[2, "reduced"]["layer.weight"] *= 1.5
+    one, two = (made.write() for made in pair)
+    found = compare(one, two, TOLERANCE, [0.0, 0.0, 0.4])
+    assert (found.first, found.proven) == (None, 1)
+    # Step 1 is within the tolerance, whatever the control run did in it.
+    assert compare(one, two, TOLERANCE, [0.0, 0.4, 0.4]).proven == 1
+    assert compare(one, two, TOLERANCE).proven == 1
+    assert compare(one, one, TOLERANCE).proven == 2
