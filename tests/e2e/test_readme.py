@@ -73,7 +73,7 @@ INLINE_TESTS = {
     "hvdtrain whoami": ("tests/lab/test_launch.py", "whoami"),
     "hvdtrain logs JOB -f": ("tests/lab/test_submit.py", '"logs"'),
     "hvdtrain cancel JOB": ("tests/lab/test_submit.py", '"cancel"'),
-    "hvdtrain verify job.yaml -np 1,2,3": ("tests/mpi/test_verify.py", '"verify", "job.yaml", "-np", "1,2,3"'),
+    "hvdtrain verify job.yaml -np 1,2,3": ("tests/mpi/test_verify.py", '"job.yaml", "-np", "1,2,3"'),
     "hvdtrain verify": ("tests/mpi/test_verify.py", '"verify"'),
     "hvdtrain checkpoints --verify": ("tests/e2e/test_resume.py", '"--verify"'),
     "hvdtrain checkpoints RUN --export model.safetensors": ("tests/e2e/test_resume.py", '"--export"'),
