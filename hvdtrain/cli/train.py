@@ -7,19 +7,19 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hvdtrain.cli.ending_signals import ending_signals
+from hvdtrain.cli.ends import End, settle, show_result, tell
 from hvdtrain.cli.option_types import FilledPath, RankCount
 from hvdtrain.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     from hvdtrain.cli.progress_view import LineView
+    from hvdtrain.cli.restarts import Restarts
     from hvdtrain.config import Job
     from hvdtrain.launch.plan import LaunchPlan
     from hvdtrain.launch.supervise import JobOutcome
@@ -54,6 +54,12 @@ if TYPE_CHECKING:
     "--resume",
     is_flag=True,
     help="Go on with the run that --run-dir or runs/NAME holds, if there is one: resume=auto.",
+)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    help="After a failure start again from the last checkpoint, at most so often.",
 )
 @click.option(
     "--slots",
@@ -113,13 +119,14 @@ def _join(job: Job, path: Path | None, world: World, **options: Any) -> int:
     finally:
         view.close()
     if world.rank == 0:
-        _show_result(result, options["as_json"])
+        show_result(result, options["as_json"])
     return int(ExitCode.DONE)
 
 
 def _launch(job: Job, path: Path | None, notice: str, **options: Any) -> int:
     """Starts the ranks on this machine and stays with them."""
     from hvdtrain.cli.progress_view import open_view
+    from hvdtrain.cli.restarts import Restarts
     from hvdtrain.launch.machine import local_plan
     from hvdtrain.train.reopening import open_run_directory
     from hvdtrain.train.rundir import RunDirectory
@@ -137,9 +144,12 @@ def _launch(job: Job, path: Path | None, notice: str, **options: Any) -> int:
         view({"event": "note", "text": notice})
     try:
         with ending_signals():
-            outcome = _supervised(_with_job(plan, job, path, run), run, options["launcher"], view)
-            has_failed = outcome.exit_code != ExitCode.DONE or view.result is None
-            end = _settle(outcome, run, view) if has_failed else None
+            restarts = Restarts(options["max_restarts"], run.checkpoints)
+            end = _attempt(_with_job(plan, job, path, run), run, options["launcher"], view, restarts)
+            again = job.model_copy(update={"resume": "auto"})
+            while end and end.again:
+                print(f"{end.text}\nhvdtrain: note: {end.again}", file=sys.stderr, flush=True)
+                end = _attempt(_with_job(plan, again, path, run), run, options["launcher"], view, restarts)
     except InputError:
         run.discard()
         raise
@@ -149,10 +159,23 @@ def _launch(job: Job, path: Path | None, notice: str, **options: Any) -> int:
     finally:
         view.close()
     if end is not None:
-        return _tell(end, options["as_json"])
+        return tell(end, options["as_json"])
     assert view.result is not None
-    _show_result(view.result, options["as_json"])
+    show_result(view.result, options["as_json"])
     return int(ExitCode.DONE)
+
+
+def _attempt(
+    plan: LaunchPlan, run: RunDirectory, launcher: str, view: LineView, restarts: Restarts
+) -> End | None:
+    """One life of the ranks: how it ended, None where they are done."""
+    from dataclasses import replace
+
+    outcome = _supervised(plan, run, launcher, view)
+    if outcome.exit_code == ExitCode.DONE and view.result is not None:
+        return None
+    end = settle(outcome, run, view)
+    return replace(end, again=restarts.again(outcome, end.error))
 
 
 def _record(run: RunDirectory, error: BaseException) -> None:
@@ -210,57 +233,6 @@ def _supervised(plan: LaunchPlan, run: RunDirectory, launcher: str, view: LineVi
     )
 
 
-@dataclass(frozen=True)
-class _End:
-    """What is told of a job that failed: its exit code, the error in a line, and all that is known."""
-
-    code: int
-    error: str
-    text: str
-
-
-def _settle(outcome: JobOutcome, run: RunDirectory, view: LineView) -> _End:
-    """Records why the job failed; one whose input was wrong leaves no directory behind.
-
-    A run that never took a step leaves what was in its directory before.
-    """
-    from hvdtrain.launch.supervise import failure_text
-    from hvdtrain.train.launching import own_error
-
-    code = outcome.exit_code or int(ExitCode.FAILED)
-    if code == ExitCode.PREEMPTED and (told := _preempted(run)):
-        return _End(code, told, f"hvdtrain: {told}")
-    line = own_error(outcome.first_failure.tail) if outcome.first_failure else ""
-    is_discarded = run.replaces or (code == ExitCode.USAGE and not view.started)
-    log_dir = None if is_discarded else run.logs
-    text = f"hvdtrain: error: {line}" if line else failure_text(outcome, log_dir=log_dir)
-    if run.replaces:
-        text += f"\nhvdtrain: note: {run.path} holds the run that it held before"
-    if is_discarded:
-        run.discard()
-    else:
-        run.write_status("failed", exit_code=code, error=line or text.splitlines()[0])
-    return _End(code, line or text, text)
-
-
-def _preempted(run: RunDirectory) -> str:
-    """What to tell of a run that saved and ended because it was asked to; empty where it did not."""
-    with suppress(OSError, ValueError):
-        status = json.loads((run.path / "status.json").read_text("utf-8"))
-        if status["state"] == "preempted":
-            reason = status["reason"] or "another rank was asked to end"
-            return f"preempted after step {status['step']} ({reason}); run again with --resume to go on"
-    return ""
-
-
-def _tell(end: _End, as_json: bool) -> int:
-    with suppress(OSError):  # the terminal may be gone
-        print(end.text, file=sys.stderr, flush=True)
-    if as_json:
-        print(json.dumps({"schema": 1, "error": end.error, "exit_code": end.code}))
-    return end.code
-
-
 def _show_plan(plan: LaunchPlan, launcher: str, as_json: bool) -> int:
     from hvdtrain.launch.describe import describe_plan, masked
     from hvdtrain.launch.job import choose_launcher
@@ -271,20 +243,3 @@ def _show_plan(plan: LaunchPlan, launcher: str, as_json: bool) -> int:
     else:
         print(masked(chosen.command(plan)).display())
     return int(ExitCode.DONE)
-
-
-def _show_result(result: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(result))
-        return
-    from hvdtrain.cli.progress_view import counted
-
-    accuracy, loss = (
-        f"{result[name]:.4f}" if result[name] is not None else "nan" for name in ("accuracy", "loss")
-    )
-    print(
-        f"accuracy {accuracy}  loss {loss}  "
-        f"{result['samples_per_s']:.0f} samples/s on {counted(result['size'], 'rank')} "
-        f"with {result['backend']}  "
-        f"-> {result['run_dir']}"
-    )

@@ -18,6 +18,7 @@ from hvdtrain.config.job import (
     ModelConfig,
     OutputConfig,
     PreemptionConfig,
+    StallConfig,
     TuningConfig,
 )
 from hvdtrain.config.optimizer import OptimizerConfig, ScheduleConfig
@@ -41,6 +42,7 @@ __all__ = [
     "ScheduleConfig",
     "SamplingConfig",
     "Section",
+    "StallConfig",
     "SyntheticData",
     "TarData",
     "TuningConfig",

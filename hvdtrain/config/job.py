@@ -136,6 +136,18 @@ class PreemptionConfig(Section):
     )
 
 
+class StallConfig(Section):
+    """How long a run may stand still before it is ended with exit code 4, in seconds."""
+
+    start_s: Positive = Field(900.0, description="until the first step is done")
+    step_s: Positive | None = Field(
+        None,
+        description="for a step or a batch of an evaluation; if left out 20 times the slowest, 30 to most_s",
+    )
+    most_s: Positive = Field(300.0, description="upper limit of what is learned")
+    save_s: Positive = Field(900.0, description="more for the step after a save began")
+
+
 class OutputConfig(Section):
     """Where results go and how often progress is told."""
 
@@ -172,6 +184,7 @@ class Job(Section):
     tuning: TuningConfig = TuningConfig()
     seed: Annotated[Integer, Field(ge=0, le=2**63 - 1)] = 0
     checkpoint: CheckpointConfig = CheckpointConfig()
+    stall: StallConfig = StallConfig()
     preemption: PreemptionConfig = PreemptionConfig()
     resume: Literal["never", "auto"] = Field(
         "never",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -25,6 +25,7 @@ from hvdtrain.train.randomness import seed_everything
 from hvdtrain.train.resuming import resume
 from hvdtrain.train.rundir import RunDirectory
 from hvdtrain.train.schedule import BEGINNING, Course, Pace, Position
+from hvdtrain.train.stall import Progress, Unwatched
 from hvdtrain.train.step import Stepper, StepRules
 from hvdtrain.train.sync_batchnorm import synchronise_batchnorm
 from hvdtrain.train.trainer import Trainer
@@ -44,7 +45,7 @@ def measure_length(job: Job, partition: Partition, start: Position = BEGINNING) 
 
 
 def build_trainer(
-    job: Job, backend: Backend, run: RunDirectory | None, emit: Emit, watch: Watch | None = None
+    job: Job, backend: Backend, run: RunDirectory | None, emit: Emit, lookouts: Lookouts | None = None
 ) -> Trainer:
     """The trainer of a job that keeps checkpoints, where it is to go on from; collective.
 
@@ -53,13 +54,27 @@ def build_trainer(
         backend: The engine, started.
         run: The run directory on rank 0, None elsewhere.
         emit: Shows an event to the user; called on rank 0 only.
-        watch: Knows whether this rank was asked to end.
+        lookouts: Who watches this rank from outside of the loop.
     """
     parts = build_parts(job, backend, run, emit)
     folder = run.checkpoints if run else None
     tell = parts.observer.noted if parts.observer else _say_nothing
     keeper = Keeper(backend, job.checkpoint, folder, tell)
-    return Trainer(replace(parts, keeper=keeper, watch=watch or Watch()))
+    seen = lookouts or Lookouts()
+    return Trainer(replace(parts, keeper=keeper, watch=seen.watch, progress=seen.progress))
+
+
+@dataclass(frozen=True)
+class Lookouts:
+    """Who watches a rank from outside of the training loop.
+
+    Attributes:
+        watch: Knows whether this rank was asked to end.
+        progress: Hears where this rank is.
+    """
+
+    watch: Watch = field(default_factory=Watch)
+    progress: Progress = field(default_factory=Unwatched)
 
 
 def _say_nothing(_: str) -> None:

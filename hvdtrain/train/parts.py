@@ -15,6 +15,7 @@ from hvdtrain.train.metrics import Means, Value
 from hvdtrain.train.observe import Length, Observer
 from hvdtrain.train.preemption import Watch
 from hvdtrain.train.resuming import Resumed
+from hvdtrain.train.stall import Progress, Unwatched
 from hvdtrain.train.step import StepEnd, Stepper
 
 
@@ -53,6 +54,7 @@ class Parts:
         evaluation: The metrics besides loss and accuracy that the held-out data is measured by.
         observer: Records; None on all ranks but 0.
         keeper: Saves checkpoints; None to save none.
+        progress: Hears where this rank is.
         watch: Knows whether this rank was asked to end.
         resumed: What a checkpoint says, where the run goes on from one.
         recorder: Keeps every step for `hvdtrain verify`; None elsewhere.
@@ -73,6 +75,7 @@ class Parts:
     recorder: Recorder | None = None
     keeper: Keeper | None = None
     watch: Watch = field(default_factory=Watch)
+    progress: Progress = field(default_factory=Unwatched)
     resumed: Resumed | None = None
 
 

@@ -20,7 +20,7 @@ from hvdtrain.backends.start import start_backend
 from hvdtrain.config import Job
 from hvdtrain.errors import ExitCode, Preempted
 from hvdtrain.topology.environ import World, find_world
-from hvdtrain.train.build import build_trainer
+from hvdtrain.train.build import Lookouts, build_trainer
 from hvdtrain.train.ending import end_rank
 from hvdtrain.train.environment import prepare_environment
 from hvdtrain.train.launching import IMPORT_PATH, JOB, RUN_DIR
@@ -29,6 +29,7 @@ from hvdtrain.train.parts import Outcome
 from hvdtrain.train.preemption import Watch, deadline
 from hvdtrain.train.rundir import RunDirectory
 from hvdtrain.train.seats import Seating, take_seats
+from hvdtrain.train.stall import Sentinel
 
 EVENT_MARK = "\x1ehvdtrain "
 
@@ -54,8 +55,10 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
     if run:
         for note in filter(None, notes):
             emit({"event": "note", "text": note})
+    sentinel = Sentinel(job.stall, backend.rank, backend.size, _report_folder(backend, run))
+    sentinel.begin()
     watch = Watch(job.preemption.signals, deadline(os.environ, job.preemption.margin_s))
-    trainer = build_trainer(job, backend, run, emit, watch)
+    trainer = build_trainer(job, backend, run, emit, Lookouts(watch, sentinel))
     try:
         outcome = trainer.fit()
         result = _result(outcome, backend, run)
@@ -75,9 +78,16 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
         backend.close()
         raise
     finally:
+        sentinel.close()
         trainer.close()
     backend.close()
     return result
+
+
+def _report_folder(backend: Backend, run: RunDirectory | None) -> Path | None:
+    """The run directory, where this rank's host sees it; collective."""
+    told = backend.broadcast(str(run.path) if run else "")
+    return Path(told) if told and Path(told, "job.yaml").exists() else None
 
 
 def _result(outcome: Outcome, backend: Backend, run: RunDirectory | None) -> dict[str, Any]:

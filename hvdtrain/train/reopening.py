@@ -25,6 +25,7 @@ _FREE = frozenset(
         "output",
         "checkpoint",
         "preemption",
+        "stall",
         "resume",
         "backend",
         "tuning",

@@ -91,6 +91,7 @@ class Trainer:
             end = self._take_pass(batch)
             if end is None:
                 continue
+            parts.progress.enter("agreement")
             self._consumed = batch.consumed
             elapsed_s = max(1e-9, self._seconds + time.monotonic() - began_s)
             if self._step % parts.metrics_every_steps == 0 or self._step == parts.length.steps:
@@ -98,6 +99,7 @@ class Trainer:
             if parts.observer:
                 parts.observer.stepped(epoch + 1, self._step, self._samples / elapsed_s)
             self._keep(end)
+            parts.progress.tick(self._step)
             if self._step == parts.length.steps:
                 break
         if parts.backend.device.type == "cuda":
@@ -114,14 +116,19 @@ class Trainer:
             for group in stepper.replica.optimizer.param_groups:
                 group["lr"] = self._parts.rate(stepper.step)
         stepper.begin(share)
+        progress = self._parts.progress
+        progress.enter("forward")
         loss, measured = self._forward.loss(batch)
         if measured:
             self._passes.append(measured)
         if self._parts.recorder:
             self._parts.recorder.passed(batch, loss)
+        # DDP reduces inside the last backward pass, Horovod beside it.
+        progress.enter("reduction" if stepper.replica.needs_backward and share.is_last else "backward")
         stepper.backward(loss, share)
         if not share.is_last:
             return None
+        progress.enter("reduction")
         end = stepper.end()
         self._end_step(end)
         return end
@@ -239,8 +246,11 @@ class Trainer:
         answer: Callable[[], torch.Tensor] | None = None
         for batch in batches:
             # The answers of the batch before: nobody waits for the slowest rank of this one.
+            parts.progress.enter("agreement")
             if answer is not None and answer().item():
                 self._keep(StepEnd(votes=(1, 0)))
+            parts.progress.tick(self._step)
+            parts.progress.enter("evaluation")
             asked = torch.tensor([float(parts.watch.is_asked())], device=parts.backend.device)
             answer = parts.backend.start_sum(asked, "asked")
             yield batch

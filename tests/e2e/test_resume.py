@@ -164,6 +164,18 @@ def test_the_clock_of_the_allocation(folder):
     assert "the allocation is about to end" in document["error"]
 
 
+def test_a_failed_run_starts_again_by_itself(folder, reference):
+    process = train(folder, "run", "--max-restarts", "2")
+    wait_for_step(folder / "run", 20, process)
+    ranks_below(process)[1].kill()
+    assert process.wait(120) == 0, (folder / "run.log").read_text()
+    log = (folder / "run.log").read_text()
+    assert "rank 1 on host" in log
+    assert "note: starting again from step" in log
+    assert "1 restart left" in log
+    assert_as_never_stopped(folder / "run", reference)
+
+
 def test_another_world_goes_on(folder, reference):
     """Two ranks, then three with the other engine, then one: no sample lost or repeated."""
     run = folder / "run"

@@ -1,0 +1,90 @@
+"""How a training ended: what is recorded and what is told."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hvdtrain.errors import ExitCode
+
+if TYPE_CHECKING:
+    from hvdtrain.cli.progress_view import LineView
+    from hvdtrain.launch.supervise import JobOutcome
+    from hvdtrain.train.rundir import RunDirectory
+
+
+@dataclass(frozen=True)
+class End:
+    """What is told of a job that failed: its exit code, the error in a line, and all that is known.
+
+    ``again`` tells that it starts again; empty where it does not.
+    """
+
+    code: int
+    error: str
+    text: str
+    again: str = ""
+
+
+def settle(outcome: JobOutcome, run: RunDirectory, view: LineView) -> End:
+    """Records why the job failed; one whose input was wrong leaves no directory behind.
+
+    A run that never took a step leaves what was in its directory before.
+    """
+    from hvdtrain.launch.supervise import failure_text
+    from hvdtrain.train.launching import own_error
+
+    code = outcome.exit_code or int(ExitCode.FAILED)
+    if code == ExitCode.PREEMPTED and (told := _preempted(run)):
+        return End(code, told, f"hvdtrain: {told}")
+    line = own_error(outcome.first_failure.tail) if outcome.first_failure else ""
+    is_discarded = run.replaces or (code == ExitCode.USAGE and not view.started)
+    log_dir = None if is_discarded else run.logs
+    text = f"hvdtrain: error: {line}" if line else failure_text(outcome, log_dir=log_dir)
+    if run.replaces:
+        text += f"\nhvdtrain: note: {run.path} holds the run that it held before"
+    if is_discarded:
+        run.discard()
+    else:
+        run.write_status("failed", exit_code=code, error=line or text.splitlines()[0])
+    return End(code, line or text, text)
+
+
+def _preempted(run: RunDirectory) -> str:
+    """What to tell of a run that saved and ended because it was asked to; empty where it did not."""
+    with suppress(OSError, ValueError):
+        status = json.loads((run.path / "status.json").read_text("utf-8"))
+        if status["state"] == "preempted":
+            reason = status["reason"] or "another rank was asked to end"
+            return f"preempted after step {status['step']} ({reason}); run again with --resume to go on"
+    return ""
+
+
+def tell(end: End, as_json: bool) -> int:
+    """Tells a failure; returns the exit code."""
+    with suppress(OSError):  # the terminal may be gone
+        print(end.text, file=sys.stderr, flush=True)
+    if as_json:
+        print(json.dumps({"schema": 1, "error": end.error, "exit_code": end.code}))
+    return end.code
+
+
+def show_result(result: dict[str, Any], as_json: bool) -> None:
+    """The result document, or its numbers in a line."""
+    if as_json:
+        print(json.dumps(result))
+        return
+    from hvdtrain.cli.progress_view import counted
+
+    accuracy, loss = (
+        f"{result[name]:.4f}" if result[name] is not None else "nan" for name in ("accuracy", "loss")
+    )
+    print(
+        f"accuracy {accuracy}  loss {loss}  "
+        f"{result['samples_per_s']:.0f} samples/s on {counted(result['size'], 'rank')} "
+        f"with {result['backend']}  "
+        f"-> {result['run_dir']}"
+    )

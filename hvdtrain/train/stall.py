@@ -1,0 +1,212 @@
+"""Notices a run that stands still, and leaves a record of where every rank stood.
+
+A thread of each rank watches its own progress. All ranks wait for one that stops, so all of them notice;
+each writes its report, the lowest rank that did puts them together, and all end with exit code 4. A rank
+that cannot even report (a stopped process) is the silent one.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import Protocol
+
+from hvdtrain.config import StallConfig
+from hvdtrain.errors import ExitCode
+
+AUTOPSY = "autopsy.txt"
+# Sections in which a rank works by itself: one that stands still there is waited for.
+WORKING = frozenset({"start", "loading", "forward", "backward", "optimizer", "evaluation", "saving"})
+# The limit for a step follows what the run has shown, within these.
+_LEAST_S, _FACTOR, _MIN_STEPS = 30.0, 20.0, 10
+# Ranks notice within moments of each other; this is what the last one gets to write its report.
+_GATHER_S = 3.0
+# What it gets to tell of it before the others end.
+_TELL_FIRST_S = 1.0
+_LOOK_EVERY_S = 0.5
+
+
+@dataclass
+class _Place:
+    """Where a rank is, since when, and how long it may stay without progress."""
+
+    section: str = "start"
+    step: int = 0
+    progress_s: float = 0.0
+    limit_s: float = 0.0
+
+
+class Progress(Protocol):
+    """What training tells about itself."""
+
+    def enter(self, section: str) -> None:
+        """This rank goes on with another part of its work."""
+
+    def tick(self, step: int) -> None:
+        """A step, or a batch of an evaluation, is done."""
+
+    def extend(self) -> None:
+        """A save begins: until the next step all ranks may wait for what rank 0 does alone."""
+
+
+class Unwatched:
+    """Nobody listens."""
+
+    def enter(self, section: str) -> None:
+        """Nothing."""
+
+    def tick(self, step: int) -> None:
+        """Nothing."""
+
+    def extend(self) -> None:
+        """Nothing."""
+
+
+class Sentinel:
+    """Watches this rank's progress.
+
+    Args:
+        config: The job's ``stall`` section.
+        rank: This rank.
+        size: Number of ranks.
+        folder: Where reports go, the run directory if this rank sees it; None writes to stderr.
+        clock: Seconds that only go forward.
+        end: Ends this process with a code.
+    """
+
+    def __init__(
+        self,
+        config: StallConfig,
+        rank: int,
+        size: int,
+        folder: Path | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        end: Callable[[int], None] = os._exit,
+    ) -> None:
+        self._config, self._rank, self._size, self._folder = config, rank, size, folder
+        self._clock, self._end = clock, end
+        self._place = _Place(progress_s=clock(), limit_s=config.start_s)
+        self._slowest_s, self._num_steps, self._is_extended = 0.0, 0, False
+        self._over = Event()
+        self._thread = Thread(target=self._watch, daemon=True, name="hvdtrain-stall")
+
+    def begin(self) -> None:
+        """Begins to watch."""
+        self._thread.start()
+
+    def enter(self, section: str) -> None:
+        """This rank goes on with another part of its work."""
+        self._place.section = section
+
+    def tick(self, step: int) -> None:
+        """A step, or a batch of an evaluation, is done."""
+        now = self._clock()
+        if self._num_steps and not self._is_extended:
+            self._slowest_s = max(self._slowest_s, now - self._place.progress_s)
+        self._num_steps += 1
+        self._is_extended = False
+        self._place = _Place("loading", step, now, self._step_limit_s())
+
+    def extend(self) -> None:
+        """A save begins: until the next step all ranks may wait for what rank 0 does alone."""
+        self._is_extended = True
+        self._place.limit_s += self._config.save_s
+
+    def close(self) -> None:
+        """Ends the watch."""
+        self._over.set()
+
+    @property
+    def limit_s(self) -> float:
+        """How long this rank may now go without progress."""
+        return self._place.limit_s
+
+    def _step_limit_s(self) -> float:
+        if self._config.step_s is not None:
+            return self._config.step_s
+        if self._num_steps < _MIN_STEPS:
+            return self._config.most_s
+        return min(self._config.most_s, max(_LEAST_S, _FACTOR * self._slowest_s))
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_EVERY_S):
+            place = self._place
+            if self._clock() - place.progress_s > place.limit_s and place is self._place:
+                self._report(place)
+                return
+
+    def _report(self, place: _Place) -> None:
+        stood_s = self._clock() - place.progress_s
+        where = f"in {place.section}, last finished step {place.step}"
+        head = f"rank {self._rank}: {where}, no progress for {stood_s:.0f} s"
+        told = self._put_together(head) if self._folder else head
+        if told:
+            sys.stderr.write(f"hvdtrain: error: stalled: {told}\n")
+            sys.stderr.flush()
+        self._end(int(ExitCode.STALLED))
+
+    def _put_together(self, head: str) -> str:
+        """Writes this rank's report; the lowest rank that has one makes and tells the autopsy of all."""
+        assert self._folder is not None
+        parts = self._folder / ".autopsy"
+        parts.mkdir(exist_ok=True)
+        with (parts / f"rank-{self._rank}.part").open("w", encoding="utf-8") as file:
+            file.write(f"{head}\n")
+            file.flush()
+            faulthandler.dump_traceback(file, all_threads=True)
+        (parts / f"rank-{self._rank}.part").replace(parts / f"rank-{self._rank}")
+        time.sleep(_GATHER_S)
+        reports = {
+            int(path.name[5:]): path.read_text("utf-8")
+            for path in parts.glob("rank-*")
+            if path.name[5:].isdigit()
+        }
+        if self._rank != min(reports):
+            time.sleep(_TELL_FIRST_S)
+            return ""
+        verdict = verdict_on(reports, self._size)
+        bodies = "\n".join(reports[rank] for rank in sorted(reports))
+        (self._folder / AUTOPSY).write_text(f"{verdict}\n\n{bodies}", "utf-8")
+        return f"{verdict}; every rank's stack: {self._folder / AUTOPSY}"
+
+
+def verdict_on(reports: dict[int, str], size: int) -> str:
+    """Which rank the others wait for, in a line.
+
+    Args:
+        reports: By rank; the first line says in which section it stands.
+        size: Number of ranks.
+    """
+    missing = [rank for rank in range(size) if rank not in reports]
+    sections = {rank: _section(text) for rank, text in reports.items()}
+    waiting = [rank for rank, section in sections.items() if section not in WORKING]
+    working = [rank for rank, section in sections.items() if section in WORKING]
+    if missing:
+        return f"{_ranks(missing)} silent: no report, stopped or gone; {_others(waiting, sections)}"
+    if working and waiting:
+        where = ", ".join(sorted({sections[rank] for rank in working}))
+        return f"{_ranks(working)} silent in {where}; {_others(waiting, sections)}"
+    where = ", ".join(sorted(set(sections.values())))
+    return f"no single rank is silent: all stand in {where}"
+
+
+def _others(waiting: list[int], sections: dict[int, str]) -> str:
+    if not waiting:
+        return "nobody waits for it in a reduction"
+    return f"{_ranks(waiting)} waiting in {sections[waiting[0]]}"
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, sorted(ranks)[:8])) + (" ..." if len(ranks) > 8 else "")
+    return f"rank {shown} is" if len(ranks) == 1 else f"ranks {shown} are"
+
+
+def _section(report: str) -> str:
+    return report.partition(": in ")[2].partition(",")[0]

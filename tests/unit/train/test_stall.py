@@ -1,0 +1,99 @@
+"""How long a run may stand still, and whom the verdict names."""
+
+import pytest
+
+from hvdtrain.config import StallConfig
+from hvdtrain.train.stall import Sentinel, verdict_on
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def sentinel(clock, **config):
+    return Sentinel(StallConfig(**config), 0, 2, None, clock=clock)
+
+
+def steps(one, clock, durations, first=1):
+    for number, duration in enumerate(durations, first):
+        clock.now += duration
+        one.tick(number)
+
+
+def test_the_start_has_a_limit_of_its_own(clock):
+    one = sentinel(clock, start_s=50)
+    assert one.limit_s == 50
+    steps(one, clock, [40])
+    assert one.limit_s == 300
+
+
+def test_the_limit_is_learned_from_the_slowest_step(clock):
+    one = sentinel(clock)
+    steps(one, clock, [100] + [2.0] * 8)
+    assert one.limit_s == 300  # too few steps to tell
+    steps(one, clock, [3.0, 2.0])
+    assert one.limit_s == 60  # 20 * 3; the first step, with all that is made in it, does not count
+    steps(one, clock, [40.0])
+    assert one.limit_s == 300  # not 800
+
+
+def test_fast_steps_do_not_make_it_nervous(clock):
+    one = sentinel(clock)
+    steps(one, clock, [0.01] * 20)
+    assert one.limit_s == 30
+
+
+def test_what_the_job_says_is_the_limit(clock):
+    one = sentinel(clock, step_s=7)
+    steps(one, clock, [1.0] * 20)
+    assert one.limit_s == 7
+
+
+def test_a_save_gives_the_next_step_more_time_and_teaches_nothing(clock):
+    one = sentinel(clock, save_s=500)
+    steps(one, clock, [1.0] * 12)
+    assert one.limit_s == 30
+    one.extend()
+    assert one.limit_s == 530
+    steps(one, clock, [400.0])
+    assert one.limit_s == 30
+
+
+def report(rank, section):
+    return f"rank {rank}: in {section}, last finished step 7, no progress for 5 s\nThread 1\n"
+
+
+@pytest.mark.parametrize(
+    ("sections", "size", "told"),
+    [
+        (
+            {0: "reduction", 1: "loading", 2: "reduction"},
+            3,
+            "rank 1 is silent in loading; ranks 0, 2 are waiting in reduction",
+        ),
+        (
+            {0: "reduction", 1: "agreement"},
+            3,
+            "rank 2 is silent: no report, stopped or gone; ranks 0, 1 are waiting in",
+        ),
+        ({1: "reduction"}, 2, "rank 0 is silent: no report"),
+        ({0: "start", 1: "start"}, 2, "no single rank is silent: all stand in start"),
+        ({0: "reduction", 1: "reduction"}, 2, "no single rank is silent: all stand in reduction"),
+        (
+            {rank: "loading" if rank > 0 else "reduction" for rank in range(12)},
+            12,
+            "ranks 1, 2, 3, 4, 5, 6, 7, 8 ...",
+        ),
+    ],
+)
+def test_the_verdict(sections, size, told):
+    reports = {rank: report(rank, section) for rank, section in sections.items()}
+    assert told in verdict_on(reports, size)
