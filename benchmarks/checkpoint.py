@@ -1,8 +1,9 @@
 """How long training stands still for a checkpoint: ``python benchmarks/checkpoint.py [--mb N] [--json]``.
 
-A state of N MB (a model and an Adam optimizer's two moments) is saved in turn by ``Keeper``, which copies and
-writes in the background, and by a blocking ``torch.save`` with fsync to the same disk. The figure is the median over
-the rounds of the ratio of the two stalls; the first, in which the copy's memory is made, is told apart.
+A state of N MB (a model and an Adam optimizer's two moments) is saved in turn by ``Keeper``, which copies
+and writes in the background, and by a blocking ``torch.save`` with fsync to the same disk. The figure is the
+median over the rounds of the ratio of the two stalls; the first, in which the copy's memory is made, is told
+apart.
 """
 
 from __future__ import annotations

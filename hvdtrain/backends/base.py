@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hvdtrain.backends.tensors import put_together, taken_apart
 from hvdtrain.errors import InputError
 from hvdtrain.topology.devices import device_index
 from hvdtrain.topology.environ import World
@@ -71,6 +72,20 @@ class Replica:
             is_last: Its gradients cross ranks during this pass; those of earlier ones stay here.
             num_passes: Passes of the whole step, the same on all ranks.
         """
+
+    def check_trained(self) -> None:
+        """Refuses parameters that were frozen, unfrozen or added since: nothing would reduce them rightly.
+
+        Raises:
+            InputError: With their numbers.
+        """
+        now = [value for value in parameters_of(self.optimizer) if value.requires_grad]
+        if len(now) != len(self.trained) or any(a is not b for a, b in zip(now, self.trained, strict=True)):
+            raise InputError(
+                f"the optimizer trains {len(now)} parameters, and {len(self.trained)} or others when it was "
+                "distributed",
+                do="freeze, unfreeze and add parameters before it is distributed",
+            )
 
     def finish(self) -> None:
         """Waits for the reduction: after it every gradient is the mean over the ranks.
@@ -221,12 +236,21 @@ class Backend(ABC):
         Not Horovod's ``broadcast_optimizer_state``: it takes an empty step to make a fresh
         optimizer's state, which counts as Adam's first and decays the weights.
         """
-        state = self.broadcast(optimizer.state_dict() if self.rank == 0 else None)
+        tensors: list[torch.Tensor] = []
+        own = optimizer.state_dict()
+        # The tensors one by one: Horovod takes no object of 2 GiB, and a pickled one of a GPU comes back
+        # on rank 0's device.
+        state = self.broadcast(taken_apart(own, tensors) if self.rank == 0 else None)
+        state = put_together(state, self.device, tensors if self.rank == 0 else None, self.broadcast_tensor)
         # A fresh optimizer that is set as rank 0's has nothing to load.
         if self.rank != 0 and (
-            state["state"] or state["param_groups"] != optimizer.state_dict()["param_groups"]
+            state["state"] or own["state"] or state["param_groups"] != own["param_groups"]
         ):
             optimizer.load_state_dict(state)
+
+    @abstractmethod
+    def broadcast_tensor(self, tensor: torch.Tensor, name: str) -> None:
+        """Puts rank 0's values into every rank's tensor of that shape and type."""
 
     @abstractmethod
     def close(self) -> None:

@@ -109,6 +109,9 @@ class DdpBackend(Backend):
         dist.all_gather_object(values, value)
         return values
 
+    def broadcast_tensor(self, tensor: torch.Tensor, name: str) -> None:  # noqa: ARG002
+        dist.broadcast(tensor, src=0)
+
     def agree_buffers(self, module: nn.Module) -> None:
         for _, buffer in module.named_buffers():
             dist.broadcast(buffer, src=0)

@@ -96,6 +96,9 @@ class HorovodBackend(Backend):
     def gather(self, value: Any) -> list[Any]:
         return list(hvd.allgather_object(value, name="gather"))
 
+    def broadcast_tensor(self, tensor: torch.Tensor, name: str) -> None:
+        _broadcast_in_place({name: tensor})
+
     def agree_buffers(self, module: nn.Module) -> None:
         _broadcast_in_place(dict(module.named_buffers()))
 

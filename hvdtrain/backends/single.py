@@ -33,6 +33,9 @@ class SingleBackend(Backend):
     def gather(self, value: Any) -> list[Any]:
         return [value]
 
+    def broadcast_tensor(self, tensor: torch.Tensor, name: str) -> None:
+        """Nobody else to give it to."""
+
     def agree_buffers(self, module: nn.Module) -> None:
         """Nothing to agree on."""
 

@@ -39,11 +39,13 @@ class Pulse:
         begin: A pass begins, with this share; its inputs are filler where the weight is 0.
         quiet: Passes that belong to no step begin (evaluation); collective.
         epoch: The epoch that the user's loop is in, None outside ``run.epochs``.
+        end: A loop over passes ended, also by ``break``.
     """
 
     begin: Callable[[Share], None]
     quiet: Callable[[], None]
     epoch: Callable[[], int | None]
+    end: Callable[[], None]
 
 
 class Loader:
@@ -74,13 +76,17 @@ class Loader:
         self._num_passed = epoch + 1
         if not self._train:
             self._pulse.quiet()
-        for batch in self._batches.batches(epoch):
+        try:
+            for batch in self._batches.batches(epoch):
+                if self._train:
+                    total = None if batch.global_count is None else float(batch.global_count)
+                    self._pulse.begin(Share(batch.count, total, batch.number, batch.num_passes))
+                elif not batch.count:
+                    continue
+                yield moved(self._backend.device, _content(batch))
+        finally:
             if self._train:
-                total = None if batch.global_count is None else float(batch.global_count)
-                self._pulse.begin(Share(batch.count, total, batch.number, batch.num_passes))
-            elif not batch.count:
-                continue
-            yield moved(self._backend.device, _content(batch))
+                self._pulse.end()
 
     def close(self) -> None:
         """Ends worker processes."""
@@ -101,6 +107,12 @@ class OwnLoader:
         self._batches, self._backend, self._pulse, self._accumulate = batches, backend, pulse, accumulate
 
     def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._passes()
+        finally:
+            self._pulse.end()
+
+    def _passes(self) -> Iterator[Any]:
         known = self._agree_lengths()
         epoch = self._pulse.epoch()
         sampler: Any = getattr(self._batches, "sampler", None)

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
+
+
+@contextmanager
+def kept_out(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+    """A backward pass inside adds zeros to the gradients, whatever it computes."""
+    hooks = [parameter.register_hook(torch.zeros_like) for parameter in parameters]  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def total_norm(parameters: Iterable[torch.Tensor]) -> float:

@@ -32,7 +32,7 @@ class Progress:
         """A pass had this mean loss over its share; of several models the one that came first is told."""
         self._told = self._told or of
         if share.weight and of is self._told:
-            self._losses.append(loss.detach())
+            self._losses.append(loss.detach().reshape(()))
             self._weights.append(share.weight)
 
     def watch(self, batches: Iterable[Any], epoch: int | None, num_epochs: int | None) -> Iterator[Any]:

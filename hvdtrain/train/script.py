@@ -70,7 +70,8 @@ class Run:
         self._share: Share | None = None
         self._aside = Aside()
         self._progress = Progress(backend, logger)
-        self._pulse = Pulse(self._begin, self._quiet, lambda: self.epoch)
+        self._pulse = Pulse(self._begin, self._quiet, lambda: self.epoch, self._end)
+        self._stepped: set[int] = set()
 
     def distribute(
         self,
@@ -143,7 +144,7 @@ class Run:
             seed=self._settings.seed,
             train=train,
         )
-        batches = open_feed(dataset, asked, self._backend)
+        batches = open_feed(dataset, asked, self._backend, self.logger)
         self._loaders.append(Loader(batches, self._backend, self._pulse, train=train))
         return self._loaders[-1]
 
@@ -172,12 +173,7 @@ class Run:
             if self.size > 1 and reads_everything(batches):
                 self.logger.warning(READS_EVERYTHING)
             batches = OwnLoader(batches, self._backend, self._pulse, self._settings.accumulate)
-        outer = self._share  # a loop may stand inside another one's
-        try:
-            yield from self._progress.watch(batches, self.epoch, self._num_epochs)
-        finally:
-            self._share = outer
-            self._aside.end()
+        yield from self._progress.watch(batches, self.epoch, self._num_epochs)
 
     def step(
         self, loss: torch.Tensor, optimizer: torch.optim.Optimizer, *, weight: float | None = None
@@ -206,6 +202,12 @@ class Run:
             )
         check_handed(loss, weight)
         share = self._share_of(weight)
+        if share.num_passes > 1 and id(optimizer) in self._stepped:
+            raise InputError(
+                "run.step was called twice for one batch, with one optimizer and accumulate above 1",
+                do="add the losses up and call it once",
+            )
+        self._stepped.add(id(optimizer))
         stepper.backward(loss, share, alone=len(self._steppers) == 1)
         self._progress.lost(loss, share, stepper)
         if not share.is_last:
@@ -259,15 +261,21 @@ class Run:
 
     def _begin(self, share: Share) -> None:
         self._aside.end()
-        self._share = share
+        self._share, self._stepped = share, set()
         for stepper in self._steppers.values():
             stepper.begin(share)
             if not share.weight:
                 self._aside.add(stepper.replica.model)
 
+    def _end(self) -> None:
+        """A loop over batches is over: what follows knows nothing of its last one."""
+        self._aside.end()
+        self._share = None
+        for stepper in self._steppers.values():
+            stepper.begin(Share(1.0, None))
+
     def _quiet(self) -> None:
         """Evaluation begins: all ranks use rank 0's running statistics."""
-        self._aside.end()
         for stepper in self._steppers.values():
             self._backend.agree_buffers(stepper.replica.module)
 

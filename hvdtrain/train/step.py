@@ -16,40 +16,8 @@ import torch
 
 from hvdtrain.backends.base import Backend, Replica
 from hvdtrain.errors import InputError, TrainingError
-from hvdtrain.train.gradients import clamp, scale, total_norm
-
-
-@dataclass(frozen=True)
-class StepRules:
-    """What becomes of gradients between the backward pass and the step; see the job file's keys.
-
-    Attributes:
-        clip_norm: Largest 2-norm of all gradients together, None for no limit.
-        clip_value: Largest size of an element, None for no limit.
-        on_nan: ``stop`` or ``skip``.
-        precision: ``fp32``, ``bf16`` or ``fp16``, of the forward pass.
-    """
-
-    clip_norm: float | None = None
-    clip_value: float | None = None
-    on_nan: str = "stop"
-    precision: str = "fp32"
-
-    def check(self) -> None:
-        """Refuses what is out of range.
-
-        Raises:
-            InputError: With the name of the rule.
-        """
-        for name in ("clip_norm", "clip_value"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0 < value < math.inf):
-                raise InputError(f"{name} is {value!r}", legal="a finite number above 0, or None")
-        if self.clip_norm is not None and self.clip_value is not None:
-            raise InputError("clip_norm and clip_value cannot be combined", do="choose one")
-        for name, legal in (("on_nan", ("stop", "skip")), ("precision", ("fp32", "bf16", "fp16"))):
-            if getattr(self, name) not in legal:
-                raise InputError(f"{name} is {getattr(self, name)!r}", legal=", ".join(legal))
+from hvdtrain.train.gradients import clamp, kept_out, scale, total_norm
+from hvdtrain.train.rules import StepRules as StepRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +91,9 @@ class Stepper:
         self._backend, self._rules, self._name = backend, rules, name
         self._gathered = _Weights(backend, f"{name}weight")
         self._bad: list[torch.Tensor] = []
+        self._is_fresh = True
+        self._own = 0.0
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._counted: Callable[[], torch.Tensor] = lambda: torch.zeros(1)
         is_scaled = rules.precision == "fp16"
         self.scaler = torch.amp.GradScaler(backend.device.type, enabled=is_scaled)
@@ -135,7 +106,14 @@ class Stepper:
 
     def begin(self, share: Share) -> None:
         """Before the forward pass."""
-        self.replica.begin_pass(share.number == 0, share.is_last, share.num_passes)
+        is_first = share.number == 0
+        self.replica.begin_pass(is_first, share.is_last, share.num_passes)
+        if is_first:
+            self.replica.check_trained()
+            self._is_fresh = True
+            if self._rules.on_nan == "skip":
+                # Running statistics that the forward pass of a step that is left out would spoil.
+                self._buffers = [(buffer, buffer.clone()) for buffer in self.replica.module.buffers()]
 
     def backward(self, loss: torch.Tensor | None, share: Share, *, alone: bool = True) -> None:
         """Adds this pass's part to the gradients; collective in the last pass of a step.
@@ -147,27 +125,39 @@ class Stepper:
             alone: Whether only this model's parameters are in the loss's graph; otherwise the
                 gradients of others are left out.
         """
-        if share.number == 0:
+        if self._is_fresh:
             self.replica.optimizer.zero_grad()
             self._gathered.clear()
             self._bad.clear()
+            self._is_fresh, self._own = False, 0.0
         before, now = self._gathered.add(share)
-        if before != now and before > 0:
-            # Passes whose totals were not known: what is there was the mean over fewer samples.
-            scale(self.replica.trained, before / now)
         if loss is not None and share.weight:
-            self._bad.append(~torch.isfinite(loss.detach()))
+            self._bad.append(~torch.isfinite(loss.detach()).reshape(()))
         if share.is_last:
             self._counted = self._start_counting()
+        factor = self._factor(share, before, now)
         if loss is None:
             return
-        # The engine takes the mean over ranks; this factor, exactly 1 where all ranks hold equally many
-        # and there is one pass, makes it the mean over samples.
-        part = share.weight * self._backend.size
-        factor = part / now if now else 0.0
         scaled = self.scaler.scale(loss if factor == 1.0 else loss * factor)
         inputs = None if alone else self.replica.trained
-        scaled.backward(inputs=inputs)  # type: ignore[no-untyped-call]
+        # A loss over nothing may be 0/0, and NaN times 0 is NaN.
+        with nullcontext() if share.weight else kept_out(self.replica.trained):
+            scaled.backward(inputs=inputs)  # type: ignore[no-untyped-call]
+
+    def _factor(self, share: Share, before: float, now: float) -> float:
+        """What makes the engine's mean over ranks the mean over samples.
+
+        It is exactly 1 where all ranks hold equally many and there is one pass. Adasum takes no mean: there
+        each rank's own gradient is the mean over its own samples.
+        """
+        part = share.weight * self._backend.size
+        if not self.replica.has_gradients:
+            before, self._own = self._own, self._own + share.weight
+            part, now = share.weight, self._own
+        if before != now and before > 0 and now > 0:
+            # Passes whose totals were not known: what is there was the mean over fewer samples.
+            scale(self.replica.trained, before / now)
+        return part / now if now else 0.0
 
     def end(self) -> StepEnd:
         """Reduces, clips and steps, or leaves the step out on all ranks; collective.
@@ -176,6 +166,7 @@ class Stepper:
             TrainingError: The loss or the gradient is no finite number and the rule is ``stop``.
         """
         self.step += 1
+        self._is_fresh = True
         self.replica.finish()
         num_bad, *votes = self._counted().tolist()
         end = self._finish(bool(num_bad), self._gathered.total)
@@ -187,6 +178,8 @@ class Stepper:
             return self._leave_out(self._told_loss(), total)
         if total == 0:
             # No rank has a sample. All of them know, so all of them leave this step out.
+            if not replica.has_gradients:
+                replica.apply()  # of zeros, which its hooks have begun to reduce
             replica.optimizer.zero_grad()
             return StepEnd(skipped="no rank has a sample", total=0)
         self.scaler.unscale_(replica.optimizer)
@@ -241,12 +234,14 @@ class Stepper:
         return f"the loss is no finite number on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
 
     def _leave_out(self, reason: str, total: float) -> StepEnd:
-        self.replica.optimizer.zero_grad()
         if self._rules.on_nan == "stop":
             raise TrainingError(
                 f"step {self.step}: {reason}; lower the learning rate or clip the gradients, or leave "
                 "such steps out with on_nan skip"
             )
+        self.replica.optimizer.zero_grad()
+        for buffer, before in self._buffers:
+            buffer.copy_(before)
         self.num_skipped += 1
         return StepEnd(skipped=reason, total=total)
 

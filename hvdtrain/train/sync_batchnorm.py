@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.hooks import RemovableHandle
 
 from hvdtrain.backends.base import Backend
 
@@ -108,29 +109,43 @@ def synchronised_layers(model: nn.Module) -> list[SyncBatchNorm]:
 
 
 class Aside:
-    """Models in a pass whose samples do not count.
+    """Models whose next passes are of samples that do not count.
 
-    In evaluation mode, so that running statistics and random streams stay untouched; layers that
-    normalise over all ranks take part in the others' pass without a sample of their own.
+    Only while they compute they are in evaluation mode, so that running statistics and random streams stay
+    untouched; layers that normalise over all ranks take part in the others' pass without a sample of their
+    own. A model that is in evaluation mode anyway is left alone: it is not being trained.
     """
 
     def __init__(self) -> None:
+        self._hooks: list[RemovableHandle] = []
         self._modes: list[tuple[nn.Module, bool]] = []
         self._layers: list[SyncBatchNorm] = []
 
     def add(self, model: nn.Module) -> None:
         """Sets a model aside until ``end``."""
-        self._modes.append((model, model.training))
-        model.eval()
-        layers = synchronised_layers(model)
-        self._layers += layers
-        for layer in layers:
-            layer.is_empty = True
+        self._hooks.append(model.register_forward_pre_hook(self._enter))
+        self._hooks.append(model.register_forward_hook(self._leave, always_call=True))
 
     def end(self) -> None:
-        """Puts all of them back as they were."""
-        for model, mode in self._modes:
-            model.train(mode)
+        """Its next passes count again."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _enter(self, model: nn.Module, _inputs: Any) -> None:
+        if not model.training:
+            return
+        # A part of the model may be in another mode than the whole: frozen batch norms are.
+        self._modes += [(part, part.training) for part in model.modules()]
+        layers = [layer for layer in synchronised_layers(model) if layer.training]
+        model.eval()
+        for layer in layers:
+            layer.is_empty = True
+        self._layers += layers
+
+    def _leave(self, _model: nn.Module, _inputs: Any, _outputs: Any) -> None:
+        for part, mode in self._modes:
+            part.training = mode
         for layer in self._layers:
             layer.is_empty = False
         self._modes, self._layers = [], []

@@ -221,6 +221,87 @@ def check_batchnorm():
         close(layer.running_mean, [kept] if size > 2 else whole.running_mean)
 
 
+def check_a_loss_over_nothing():
+    """0/0 over no tokens on the last rank: it adds nothing, and is no reason to stop."""
+    taker = stepper(Weights(p=1.0))
+    is_empty = size > 1 and rank == size - 1
+    share = Share(0 if is_empty else 2, None)
+    taker.begin(share)
+    loss = taker.replica.model({"p": torch.tensor(3.0)})
+    taker.backward(loss * float("nan") if is_empty else loss.reshape(1), share)
+    end = taker.end()
+    assert not end.skipped
+    close(gradient(taker), 3.0)
+
+
+def check_left_windows():
+    """A step that was left after its first pass leaves nothing behind."""
+    taker = stepper(Weights(p=0.0))
+    share = Share(1, 2.0 * size, 0, 2)
+    taker.begin(share)
+    taker.backward(taker.replica.model({"p": torch.tensor(100.0)}), share)
+    take(taker, [({"p": 1.0}, 1), ({"p": 3.0}, 1)], 2.0 * size)
+    close(gradient(taker), 2.0)
+
+
+def check_statistics_of_a_step_left_out():
+    torch.manual_seed(0)
+    taker = stepper(nn.Sequential(nn.BatchNorm1d(1)), on_nan="skip")
+    share = Share(2, 2.0 * size)
+    taker.begin(share)
+    bad = rank == size - 1
+    outputs = taker.replica.model(torch.tensor([[1.0], [math.nan if bad else 2.0]]))
+    taker.backward(outputs.sum(), share)
+    assert taker.end().skipped
+    layer = taker.replica.module[0]
+    close(layer.running_mean, [0.0])
+    assert layer.num_batches_tracked == 0
+
+
+def check_frozen_later():
+    model = Weights(a=0.0, b=0.0)
+    model.b.requires_grad_(False)
+    taker = stepper(model)
+    model.b.requires_grad_(True)
+    with pytest.raises(InputError, match="trains 2 parameters"):
+        taker.begin(Share(1, float(size)))
+
+
+def check_modes_of_samples_that_do_not_count():
+    model = nn.Sequential(nn.BatchNorm1d(1), nn.BatchNorm1d(1))
+    model.train()
+    model[1].eval()  # frozen by the user
+    aside = Aside()
+    aside.add(model)
+    seen = []
+    model[0].register_forward_pre_hook(lambda layer, _: seen.append(layer.training))
+    before = model[0].running_mean.clone()
+    model(torch.tensor([[5.0], [7.0]]))
+    assert seen == [False]
+    assert [part.training for part in model.modules()] == [True, True, False]
+    close(model[0].running_mean, before)
+    aside.end()
+    model(torch.tensor([[5.0], [7.0]]))
+    assert seen == [False, True]
+
+
+def check_optimizer_state_of_rank_0_alone():
+    # Case E10: what rank 0 has, all have; what only another rank found is gone.
+    for holds in (0, size - 1):
+        model = Weights(p=[1.0, 1.0])
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        if rank == holds:
+            model({"p": torch.tensor([1.0, 2.0])}).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        taker = stepper(model, optimizer)
+        take(taker, [({"p": [1.0, 1.0]}, 1)], float(size))
+        values = backend.gather(taker.replica.module.p.tolist())
+        assert all(value == values[0] for value in values), values
+        steps = backend.gather(float(taker.replica.optimizer.state[model.p]["step"]))
+        assert steps == [2.0 if holds == 0 else 1.0] * size
+
+
 def check_models_that_differ():
     # Case E15: other order, shape or count.
     if size == 1:
@@ -283,6 +364,14 @@ def check_adasum():
     taker = stepper(Weights(p=[0.0, 0.0]), reduction=Reduction(kind="adasum"))
     take(taker, [({"p": [1.0, 2.0]}, 1)], float(size))
     close(taker.replica.module.p.detach(), [-1.0, -2.0])
+    # A short step: rank 0 holds two samples, the others one. Each rank's own mean is what is combined.
+    taker = stepper(Weights(p=[0.0, 0.0]), reduction=Reduction(kind="adasum"))
+    take(taker, [({"p": [1.0, 2.0]}, 2 if rank == 0 else 1)], size + 1.0)
+    close(taker.replica.module.p.detach(), [-1.0, -2.0])
+    take(taker, [({"p": [1.0, 2.0]}, 1)] * 2, 2.0 * size)
+    close(taker.replica.module.p.detach(), [-2.0, -4.0])
+    with pytest.raises(TrainingError, match=r"ranks? 0"):
+        take(taker, [({"p": [math.nan, 2.0]}, 1)], float(size))
 
 
 def check_two_models():
