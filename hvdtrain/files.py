@@ -26,7 +26,11 @@ def write_atomically(path: Path, text: str) -> None:
     """Writes a file beside its place, then renames it there: readers see the old or the new one whole."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text, "utf-8")
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            # Without it the new name may outlive a crash, and the content not: an empty file.
+            os.fsync(file.fileno())
         beside.replace(path)
     except OSError:
         beside.unlink(missing_ok=True)

@@ -149,7 +149,10 @@ class _AdasumReplica(_HorovodReplica):
 def _zero_grad(optimizer: Any, set_to_none: bool = True) -> None:
     """Takes PyTorch's argument, which Horovod 0.28.1's own does not."""
     if optimizer._handles:
-        raise RuntimeError("zero_grad between a backward pass and the step that it belongs to")
+        raise InputError(
+            "a backward pass was made outside of run.step, whose gradients are on their way",
+            do="leave out loss.backward() and optimizer.zero_grad(): run.step does both",
+        )
     super(type(optimizer), optimizer).zero_grad(set_to_none=set_to_none)
 
 

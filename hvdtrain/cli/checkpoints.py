@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from hvdtrain.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     from hvdtrain.train.store import Stored
+
+_PIECE = 1 << 20
 
 
 @click.command()
@@ -63,20 +66,20 @@ def _checkpoints_of(run: Path) -> Path:
 
 def _prune(run: Path, folder: Path, keep: int) -> list[str]:
     """Removes old ones, unless the run is going on: its own writer prunes."""
-    import os
+    from hvdtrain.train.locking import lock_run, unlock
+    from hvdtrain.train.store import prune, remove_stale
 
-    from hvdtrain.train.rundir import lock_directory
-    from hvdtrain.train.store import prune
-
-    lock = lock_directory(run)
+    lock = lock_run(run)
     try:
-        return [path.name for path in prune(folder, keep)]
+        return [*(path.name for path in prune(folder, keep)), *remove_stale(folder)]
+    except OSError as error:
+        raise InputError(f"cannot be removed: {error.strerror}", where=str(error.filename)) from None
     finally:
-        if lock is not None:
-            os.close(lock)
+        unlock(lock)
 
 
 def _export(found: list[Stored], folder: Path, target: Path) -> None:
+    from hvdtrain.files import sync
     from hvdtrain.train.store import MODEL
 
     whole = next((one for one in found if not one.fault), None)
@@ -84,11 +87,25 @@ def _export(found: list[Stored], folder: Path, target: Path) -> None:
         raise InputError("no checkpoint is whole", where=str(folder))
     beside = target.with_name(f".{target.name}.part")
     try:
-        shutil.copyfile(whole.path / MODEL, beside)
+        with beside.open("wb") as file:
+            file.writelines(_content(whole.path / MODEL))
+        sync(beside)
         beside.replace(target)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise InputError(f"cannot be written: {error.strerror}", where=str(target)) from None
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def _content(path: Path) -> Iterator[bytes]:
+    """A file in pieces; what goes wrong with it is not taken for a fault of where they are written."""
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
 
 
 def _show(found: list[Stored], removed: list[str]) -> None:

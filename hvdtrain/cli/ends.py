@@ -55,12 +55,13 @@ def settle(outcome: JobOutcome, run: RunDirectory, view: LineView) -> End:
 
 def _preempted(run: RunDirectory) -> str:
     """What to tell of a run that saved and ended because it was asked to; empty where it did not."""
-    with suppress(OSError, ValueError):
-        status = json.loads((run.path / "status.json").read_text("utf-8"))
-        if status["state"] == "preempted":
-            reason = status["reason"] or "another rank was asked to end"
-            return f"preempted after step {status['step']} ({reason}); run again with --resume to go on"
-    return ""
+    from hvdtrain.train.replaced import status_of
+
+    status = status_of(run.path)
+    if status.get("state") != "preempted":
+        return ""
+    reason = status.get("reason") or "another rank was asked to end"
+    return f"preempted after step {status.get('step')} ({reason}); run again with --resume to go on"
 
 
 def tell(end: End, as_json: bool) -> int:

@@ -36,13 +36,13 @@ class Restarts:
             outcome: How the ranks ended.
             error: What was told of it.
         """
-        from hvdtrain.train.store import stored_in
+        from hvdtrain.train.store import newest_whole
 
         is_final = outcome.exit_code in (ExitCode.USAGE, ExitCode.PREEMPTED, ExitCode.DONE)
         if self._left <= 0 or is_final or outcome.interrupted:
             return ""
-        whole = [stored.step for stored in stored_in(self._checkpoints) if not stored.fault]
-        step = whole[0] if whole else 0
+        newest, _ = newest_whole(self._checkpoints)
+        step = newest.step if newest else 0
         seen = (step, error)
         if seen == self._last:
             return ""
@@ -50,5 +50,5 @@ class Restarts:
         self._left -= 1
         self._pause(self._pause_s)
         self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
-        where = f"from step {step}" if whole else "from the beginning: there is no checkpoint yet"
+        where = f"from step {step}" if newest else "from the beginning: there is no checkpoint yet"
         return f"starting again {where}; {self._left} restart{'s' if self._left != 1 else ''} left"

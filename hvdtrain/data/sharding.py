@@ -33,8 +33,9 @@ class Sharded:
       ValueError if it was not;
     * anything else that is iterable, or a function without arguments that makes it, by number.
 
-    A method ``set_epoch`` is called before each reading. PyTorch's ``get_worker_info`` gives None
-    while it is read: a source that also split itself over the workers of its rank would lose items.
+    A method ``set_epoch`` of it, and of what ``shard`` gives, is called before each reading. PyTorch's
+    ``get_worker_info`` gives None while it is read: a source that also split itself over the workers
+    of its rank would lose items.
 
     Args:
         source: See above.
@@ -60,13 +61,14 @@ class Sharded:
         Args:
             index: In ``range(num_shards)``.
             num_shards: Shards that the items are split over.
-            epoch: Passed to the source's ``set_epoch``.
+            epoch: Passed to ``set_epoch``.
         """
         with _read_alone(), self._told(index, num_shards):
-            if set_epoch := getattr(self._source, "set_epoch", None):
-                set_epoch(epoch)
+            _tell_epoch(self._source, epoch)
             if self._split:
-                items = iter(self._split(index=index, num_shards=num_shards))
+                part = self._split(index=index, num_shards=num_shards)
+                _tell_epoch(part, epoch)  # Hugging Face's begins at epoch 0, whatever the whole was told
+                items = iter(part)
             elif self._is_webdataset:
                 items = iter(self._source)
             else:
@@ -93,6 +95,11 @@ class Shard:
                 taken.append(item)
                 self.num_read += 1
         return taken
+
+
+def _tell_epoch(source: Any, epoch: int) -> None:
+    if set_epoch := getattr(source, "set_epoch", None):
+        set_epoch(epoch)
 
 
 def _splitter(source: Any) -> Callable[..., Any] | None:

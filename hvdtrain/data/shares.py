@@ -43,7 +43,7 @@ class Share:
     Attributes:
         passes: The passes of a full step.
         rest: What was left, uncollated: with the rest of the other workers it may fill a step.
-        is_end: Whether the shard ended.
+        is_end: Whether the shard ended with this share; said once, later shares of it are empty.
     """
 
     passes: tuple[Batch, ...] = ()
@@ -88,7 +88,7 @@ class ShareReader(Dataset[Any]):
                 self._open(request.epoch, worker, num_workers)
             shard, size = self._shard, split.batch_size
             if shard is None:
-                return Share(is_end=True)
+                return Share()  # requests go to the workers in turn, also to one whose shard is over
             doing = f"the stream failed after {shard.num_read} items of its part"
             with self._course:
                 samples = shard.take(size)
@@ -122,17 +122,23 @@ class ShareReader(Dataset[Any]):
                 passes.append(Batch(inputs, targets, len(part), None, 0))
         return tuple(passes)
 
-    def borrowed(self, epoch: int) -> Batch | None:
-        """A pass of the first shard, for a rank that has no item itself; None where that has none either.
+    def borrowed(self, epoch: int, num_workers: int) -> Batch | None:
+        """A pass of the first shard that holds any, for a rank without an item; None where all are empty.
 
         Raises:
             InputError: The source raised one.
             SampleError: The source raised something else.
         """
         split = self._split
+        num_shards = num_workers * split.num_ranks
+        # Split by number, the first shard is empty only if all are.
+        tried = range(num_shards if self._sharded.splits_itself else 1)
         try:
-            with Course(mix_words(split.seed, epoch)):
-                samples = self._sharded.open(0, split.num_ranks, epoch).take(split.micro)
-            return self.collated(samples, epoch, 0, _FILLER)[0] if samples else None
+            for index in tried:
+                with Course(mix_words(split.seed, epoch)):
+                    samples = self._sharded.open(index, num_shards, epoch).take(split.micro)
+                if samples:
+                    return self.collated(samples, epoch, 0, _FILLER)[0]
+            return None
         except Exception as error:  # whatever a user's data set may raise
             make_failure(error, "the first items of the stream could not be read", split.rank).raise_in_rank()

@@ -26,7 +26,7 @@ class StreamLoader:
     The items are split over ``num_ranks * workers`` shards (see ``Sharded``). Before each step the
     ranks agree on its number of samples by one sum, and the epoch ends on all of them together when
     it is 0; a rank that has none left goes on with batches that count 0. Every rank must take the
-    same number of batches from ``batches``.
+    same number of batches from ``batches``. With ``drop`` one more sum tells what the epoch left out.
 
     Args:
         dataset: The source. A method ``collate`` of it replaces PyTorch's.
@@ -37,14 +37,14 @@ class StreamLoader:
         workers: Processes that read; 0 reads in this process.
         accumulate: Passes of a step, at most: their size is rounded up.
         fill: Give a batch that has no sample the inputs of other samples, with weight 0: the largest
-            batch so far, or of a rank that never had an item those of the first shard.
+            batch so far, or of a rank that never had an item those of the first shard that has any.
         tail: ``weight`` uses what is left for a rank's last step, ``drop`` leaves less than
             ``batch_size`` out.
         seed: Of random augmentation, in ``[0, 2^64)``.
         pin_memory: Return tensors in page-locked memory; without CUDA it has no effect.
 
     Attributes:
-        num_dropped: Samples of this rank that ``drop`` left out of the epoch, known at its end.
+        num_dropped: Samples of all ranks that ``drop`` left out of the epoch, known at its end.
 
     Raises:
         InputError: The source is not iterable or can be read once only, or a number is out of range.
@@ -76,7 +76,7 @@ class StreamLoader:
         self._agree, self._fill, self._tail = agree, fill, tail
         self._reader = ShareReader(dataset, Split(rank, num_ranks, batch_size, self._micro, seed))
         self._requests = _Requests()
-        self._num_workers = max(1, workers)
+        self._num_workers, self._num_left = max(1, workers), 0
         self._filler: Batch | None = None
         self._newest = 0
         self._prefetcher: Prefetcher[Share] = Prefetcher(
@@ -84,7 +84,7 @@ class StreamLoader:
         )
 
     def batches(self, epoch: int, consumed: int = 0) -> Iterator[Batch]:
-        """The rank's batches of an epoch; collective, once per step and once at the end.
+        """The rank's batches of an epoch; collective, once per step and at the end.
 
         Args:
             epoch: From 0.
@@ -126,6 +126,8 @@ class StreamLoader:
                 yield from self._completed(passes, epoch, start, total)
             elif used > consumed:
                 raise _no_border(consumed, start, used)
+        if self._tail == "drop":
+            self.num_dropped = self._agree(self._num_left)
         if used < consumed:
             raise _no_border(consumed, used, used)
 
@@ -143,7 +145,7 @@ class StreamLoader:
         for number in count():
             samples = rest[number * self.batch_size : (number + 1) * self.batch_size]
             if not samples or (self._tail == "drop" and len(samples) < self.batch_size):
-                self.num_dropped = len(samples)
+                self._num_left = len(samples)
                 return
             yield self._reader.collated(samples, epoch, number)
 
@@ -164,7 +166,7 @@ class StreamLoader:
 
     def _empty(self, epoch: int) -> Batch:
         if self._fill and self._filler is None:
-            self._filler = self._reader.borrowed(epoch)
+            self._filler = self._reader.borrowed(epoch, self._num_workers)
         filler = self._filler or Batch(None, None, 0, None, 0)
         return replace(filler, count=0)
 

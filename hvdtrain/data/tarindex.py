@@ -26,6 +26,7 @@ _IMAGES = frozenset({"jpg", "jpeg", "png", "bmp", "webp", "tif", "tiff", "gif", 
 _LABEL = "cls"
 _LONGEST_LABEL = 32  # bytes
 _BLOCK = 512
+_READ = 1 << 20  # bytes at once
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -187,6 +188,19 @@ class _Shard:
         if end != bytes(_BLOCK):
             found = "has a broken header" if len(end) == _BLOCK else "ends without an end-of-archive block"
             raise self._error(f"it {found} at byte {tar.offset}: damaged or cut short")
+        self._check_nothing_follows(file, tar.offset)
+
+    def _check_nothing_follows(self, file: BinaryIO, end: int) -> None:
+        """Refuses content behind the end-of-archive block, which no reader of tar files would find."""
+        at = end + _BLOCK
+        while part := file.read(_READ):
+            if used := part.lstrip(b"\0"):
+                at += len(part) - len(used)
+                raise self._error(
+                    f"it goes on at byte {at}, after an end-of-archive block at byte {end}: damaged, or "
+                    "several archives in one file"
+                )
+            at += len(part)
 
     def _add(self, sample: _Sample, member: tarfile.TarInfo, suffix: str, file: BinaryIO) -> None:
         if suffix in _IMAGES:

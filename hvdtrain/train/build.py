@@ -22,7 +22,7 @@ from hvdtrain.train.parts import Parts
 from hvdtrain.train.preemption import Watch
 from hvdtrain.train.preflight import check_batch, check_batchnorm
 from hvdtrain.train.randomness import seed_everything
-from hvdtrain.train.resuming import resume
+from hvdtrain.train.resuming import order_of, resume
 from hvdtrain.train.rundir import RunDirectory
 from hvdtrain.train.schedule import BEGINNING, Course, Pace, Position
 from hvdtrain.train.stall import Progress, Unwatched
@@ -40,8 +40,9 @@ def measure_length(job: Job, partition: Partition, start: Position = BEGINNING) 
         more = job.epochs - start.epoch - 1
         return Length(job.epochs, start.step + (left + more * per_epoch if more >= 0 else 0), per_epoch)
     after_this = -(-max(0, job.steps - start.step - left) // per_epoch)
-    is_done = job.steps <= start.step
-    return Length(start.epoch + (0 if is_done else 1 + after_this), max(job.steps, start.step), per_epoch)
+    # One that is done may lie inside an epoch, which counts, or at the end of one that is not evaluated yet.
+    more = int(start.consumed > 0) if job.steps <= start.step else 1 + after_this
+    return Length(start.epoch + more, max(job.steps, start.step), per_epoch)
 
 
 def build_trainer(
@@ -102,7 +103,8 @@ def build_parts(job: Job, backend: Backend, run: RunDirectory | None, emit: Emit
     optimizer = build_optimizer(job.optimizer, model)
     evaluation = build_evaluation(job.metrics, source.num_classes)
     train, validation = training_loader(job, backend, source), validation_loader(job, backend, source)
-    resumed = resume(backend, run, model, optimizer) if job.resume == "auto" else None
+    order = order_of(job, train.partition)
+    resumed = resume(backend, run, model, optimizer, order) if job.resume == "auto" else None
     start = resumed.at if resumed else BEGINNING
     length = measure_length(job, train.partition, start)
     check_batchnorm(train.partition, alone, num_steps=length.steps, accumulate=job.batch.accumulate)
@@ -114,7 +116,7 @@ def build_parts(job: Job, backend: Backend, run: RunDirectory | None, emit: Emit
     partition = train.partition
     pace = Pace(partition.num_samples, partition.step_size, partition.tail == "drop")
     rate = Course(job.schedule, job.optimizer.lr, pace, job.epochs, job.steps, start)
-    observer = Observer(run, length, emit, _tensorboard(job, run, start), start.step) if run else None
+    observer = Observer(run, length, emit, _tensorboard(job, run, start), start) if run else None
     if observer:
         observer.started(_facts(job, backend, length, model, rate.peak))
         for note in (
@@ -138,6 +140,7 @@ def build_parts(job: Job, backend: Backend, run: RunDirectory | None, emit: Emit
         evaluation=evaluation,
         observer=observer,
         resumed=resumed,
+        order=order,
     )
 
 

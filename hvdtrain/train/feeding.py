@@ -134,8 +134,9 @@ class OwnLoader:
             if not has_batch:
                 return
             batch = ahead.take()
-            is_last = number == self._accumulate - 1 or (known is not None and ahead.num_taken == known)
-            num_passes = number + 1 if is_last else self._accumulate
+            left = self._accumulate if known is None else known - (ahead.num_taken - 1 - number)
+            num_passes = min(self._accumulate, left)
+            is_last = number == num_passes - 1
             self._pulse.begin(Share(num_samples(batch), None, number, num_passes))
             number = 0 if is_last else number + 1
             yield batch

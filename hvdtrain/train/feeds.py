@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -11,11 +12,13 @@ from torch.utils.data import IterableDataset
 
 from hvdtrain.backends.base import Backend
 from hvdtrain.data.agreement import check_equal_lengths, check_world
+from hvdtrain.data.batch import Batch
 from hvdtrain.data.loader import PartitionLoader
 from hvdtrain.data.partition import Partition, Tail
 from hvdtrain.data.stream import StreamLoader
 from hvdtrain.errors import InputError
 from hvdtrain.train.feeding import Batches
+from hvdtrain.train.loading import tail_notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +44,43 @@ class Feed:
     train: bool
 
 
-def open_feed(dataset: Any, feed: Feed, backend: Backend) -> Batches:
-    """This rank's batches; collective.
+class ToldStream:
+    """A stream of which the log says after each epoch what it left out: nobody knows that before."""
+
+    def __init__(self, stream: StreamLoader, logger: logging.Logger) -> None:
+        self._stream, self._logger = stream, logger
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """The rank's passes of an epoch; collective."""
+        yield from self._stream.batches(epoch)
+        if count := self._stream.num_dropped:
+            text = "1 sample was" if count == 1 else f"{count} samples were"
+            self._logger.info("epoch %d: %s dropped at the end of the stream (tail=drop)", epoch + 1, text)
+
+    def close(self) -> None:
+        """Ends worker processes."""
+        self._stream.close()
+
+
+def open_feed(dataset: Any, feed: Feed, backend: Backend, logger: logging.Logger) -> Batches:
+    """This rank's batches; collective. The logger hears of samples that are left out or read twice.
 
     Raises:
         InputError: The data set is of no kind that can be split, differs between ranks or holds too little.
     """
+    for rank, other in enumerate(backend.gather(asdict(feed))):
+        for key, value in other.items():
+            # They would leave their loops at different places, or wait for each other for ever.
+            if value != (own := getattr(feed, key)):
+                raise InputError(
+                    f"run.loader got {key}={own!r} on rank {backend.rank} and {value!r} on rank {rank}",
+                    do="give the same on all ranks",
+                )
     size = feed.batch_size
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise InputError(f"batch_size is {size!r}", legal="an integer from 1")
     if isinstance(dataset, IterableDataset):
-        return _stream(dataset, feed, backend)
+        return ToldStream(_stream(dataset, feed, backend), logger)
     if not hasattr(dataset, "__len__"):
         raise InputError(
             f"{type(dataset).__name__} is no data set that can be split",
@@ -69,6 +98,8 @@ def open_feed(dataset: Any, feed: Feed, backend: Backend) -> Batches:
         shuffle=feed.shuffle,
         seed=feed.seed,
     )
+    for note in tail_notes(partition, "tail"):
+        logger.info(note)
     return PartitionLoader(
         dataset,
         partition,

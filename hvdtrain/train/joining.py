@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ class _Joined:
         if isinstance(found, str):
             raise InputError(found)
         if self.run is None and found.is_here():
-            self.run = RunDirectory(found.path, found.made)
+            self.run = RunDirectory(found.path, found.made, earlier=found.earlier)
         if self.run is not None:
             self._keep_log(self.run.logs / f"rank-{self.world.rank}.log")
         return self.run if backend.rank == 0 else None
@@ -58,7 +59,7 @@ class _Joined:
         except InputError as error:
             return str(error)
         self.run.write_json("plan.json", _plan(self.world, seating))
-        return _Opened(self.run.path, self.run.made, _status(self.run.path))
+        return _Opened(self.run.path, self.run.made, _status(self.run.path), self.run.earlier)
 
     def _keep_log(self, path: Path) -> None:
         try:
@@ -110,11 +111,19 @@ class _Joined:
 
 @dataclass(frozen=True)
 class _Opened:
-    """What rank 0 tells of the directory that it made; ``status`` is the content of its ``status.json``."""
+    """What rank 0 tells of the directory that it made or opened again.
+
+    Attributes:
+        path: The directory.
+        made: As ``RunDirectory`` has it.
+        status: The content of its ``status.json``.
+        earlier: As ``RunDirectory`` has it: who knows it removes nothing of a run that is to go on.
+    """
 
     path: Path
     made: list[Path]
     status: str
+    earlier: Mapping[str, Any] | None
 
     def is_here(self) -> bool:
         """Whether this rank sees the very same directory: its host may lack the file system."""

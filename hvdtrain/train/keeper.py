@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -17,7 +18,7 @@ from hvdtrain.config import CheckpointConfig
 from hvdtrain.errors import TrainingError
 from hvdtrain.train.checkpoint import Snapshot, save_checkpoint
 from hvdtrain.train.schedule import Position
-from hvdtrain.train.store import prune, remove_stale, stored_in
+from hvdtrain.train.store import Stored, add_metrics, has_right_checksums, prune, remove_stale, stored_in
 
 Tell = Callable[[str], None]
 
@@ -38,6 +39,8 @@ class Keeper:
         self._writer: Thread | None = None
         self._error: Exception | None = None
         self._saved_step = -1
+        # What is known of checksums: each old checkpoint is read once at most.
+        self._is_right: dict[int, bool] = {}
         self.stall_s = 0.0
         if folder is not None and (stale := remove_stale(folder)):
             tell(f"removed what a save left that was cut short: {', '.join(stale)}")
@@ -62,16 +65,21 @@ class Keeper:
             at: How far the run is.
             state: Gives what rank 0 holds for all.
             own: What each rank holds for itself.
-            measured: Values on the held-out data, after an evaluation.
+            measured: Values on the held-out data, after an evaluation; they are told of the checkpoint also
+                where it was made before they were known.
         """
         began_s = time.monotonic()
         ranks = self._backend.gather(dict(own))
-        if self._folder is not None and at.step != self._saved_step:
-            self._join()
-            copied = self._snapshot.take({**state(), **asdict(at), "ranks": ranks})
-            facts = {"epoch": at.epoch, "consumed": at.consumed, "metrics": dict(measured or {})}
-            self._writer = Thread(target=self._write, args=(self._folder, at.step, copied, facts))
-            self._writer.start()
+        if self._folder is not None:
+            if at.step != self._saved_step:
+                self._join()
+                copied = self._snapshot.take({**state(), **asdict(at), "ranks": ranks})
+                facts = {"epoch": at.epoch, "consumed": at.consumed, "metrics": dict(measured or {})}
+                self._begin(at.step, partial(save_checkpoint, self._folder, at.step, copied, **facts))
+            elif measured:
+                self._join()
+                if not self.has_failed():  # or there is no such checkpoint
+                    self._begin(at.step, partial(add_metrics, self._folder / f"step-{at.step}", measured))
         self._saved_step = at.step
         self.stall_s += time.monotonic() - began_s
 
@@ -93,11 +101,23 @@ class Keeper:
         if self._folder is not None:
             self._tell(f"{reason}; going on (checkpoint.on_failure=continue)")
 
-    def finish(self) -> None:
-        """Waits for the save in flight, and lets all ranks hear how it ended; collective."""
+    def finish(self, *, must_stand: bool = False) -> None:
+        """Waits for the save in flight, and lets all ranks hear how it ended; collective.
+
+        Args:
+            must_stand: Whether the run relies on the newest save, whatever the job says of one that fails.
+
+        Raises:
+            TrainingError: It failed, and the job wants to stop then, or it was to stand.
+        """
         self._join()
+        step = self._saved_step
         if any(self._backend.gather(self.has_failed())):
             self.heed()
+            if must_stand:
+                raise TrainingError(
+                    f"asked to end, but step {step} could not be saved; earlier ones are whole"
+                )
 
     def close(self) -> None:
         """Waits for the save in flight, whatever becomes of it."""
@@ -108,25 +128,41 @@ class Keeper:
             self._writer.join()
             self._writer = None
 
-    def _write(self, folder: Path, step: int, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    def _begin(self, step: int, work: Callable[[], object]) -> None:
+        self._writer = Thread(target=self._write, args=(step, work))
+        self._writer.start()
+
+    def _write(self, step: int, work: Callable[[], object]) -> None:
+        assert self._folder is not None
         try:
-            save_checkpoint(folder, step, state, **facts)
-            prune(folder, self._config.keep_last, self._best(folder))
+            work()
+            self._is_right[step] = True
+            prune(self._folder, self._config.keep_last, {step} | self._best(self._folder), self._is_whole)
         except Exception as error:  # of whatever kind, the ranks must hear of it
             self._error = error
 
+    def _is_whole(self, stored: Stored) -> bool:
+        if stored.step not in self._is_right:
+            self._is_right[stored.step] = has_right_checksums(stored)
+        return self._is_right[stored.step]
+
     def _best(self, folder: Path) -> set[int]:
-        """The step whose value on the held-out data is best, of those that have one."""
+        """The step whose value on the held-out data is best, and any better ones that turn out damaged."""
         name = self._config.keep_best
         if name == "none":
             return set()
         key, sign = ("validation_accuracy", 1.0) if name == "accuracy" else ("validation_loss", -1.0)
-        rated = {
-            stored.step: sign * float(stored.facts["metrics"][key])
+        rated = [
+            (sign * float(stored.facts["metrics"][key]), stored)
             for stored in stored_in(folder)
             if not stored.fault and (stored.facts.get("metrics") or {}).get(key) is not None
-        }
-        return {max(rated, key=lambda step: rated[step])} if rated else set()
+        ]
+        kept = set()
+        for _, stored in sorted(rated, key=lambda pair: pair[0], reverse=True):
+            kept.add(stored.step)
+            if self._is_whole(stored):
+                break
+        return kept
 
 
 def _reason(error: Exception) -> str:

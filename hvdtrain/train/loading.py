@@ -74,13 +74,13 @@ def validation_loader(job: Job, backend: Backend, source: Source) -> PartitionLo
     )
 
 
-def tail_notes(partition: Partition) -> list[str]:
+def tail_notes(partition: Partition, key: str = "batch.tail") -> list[str]:
     """What is left out or counted twice per epoch: never silent."""
     notes = []
     if partition.num_dropped:
-        notes.append(f"{_samples(partition.num_dropped)} dropped in each epoch (batch.tail=drop)")
+        notes.append(f"{_samples(partition.num_dropped)} dropped in each epoch ({key}=drop)")
     if partition.num_padded:
-        notes.append(f"{_samples(partition.num_padded)} read twice in each epoch (batch.tail=pad)")
+        notes.append(f"{_samples(partition.num_padded)} read twice in each epoch ({key}=pad)")
     return notes
 
 

@@ -17,6 +17,7 @@ from typing import IO, Any, Protocol
 
 from hvdtrain.files import write_atomically
 from hvdtrain.train.rundir import RunDirectory
+from hvdtrain.train.schedule import BEGINNING, Position
 
 Emit = Callable[[dict[str, Any]], None]
 # Often enough for a bar that moves, seldom enough to cost nothing.
@@ -50,23 +51,29 @@ class Observer:
         length: How long the run is, for the time that is left.
         emit: Shows an event to the user.
         scalars: TensorBoard's writer, None to write no events.
-        start_step: Steps that the run had taken before; what is recorded of later ones is done again.
+        start: How far the run was before; what is recorded of later steps, and of an evaluation that
+            follows there, is done again.
     """
 
     def __init__(
-        self, run: RunDirectory, length: Length, emit: Emit, scalars: Scalars | None, start_step: int = 0
+        self,
+        run: RunDirectory,
+        length: Length,
+        emit: Emit,
+        scalars: Scalars | None,
+        start: Position = BEGINNING,
     ) -> None:
         self._run, self._length, self._emit, self._scalars = run, length, emit, scalars
-        _drop_after(run.metrics, start_step)
+        _drop_after(run.metrics, start)
         self._metrics: IO[str] = run.metrics.open("a", buffering=1, encoding="utf-8")
-        self._began_s, self._start_step = time.monotonic(), start_step
+        self._began_s, self._start = time.monotonic(), start
         self._shown_s = 0.0
         self._facts: dict[str, Any] = {}
         self._has_begun = False
 
     def started(self, facts: Mapping[str, Any]) -> None:
         """Tells what is about to run."""
-        self._run.write_status("running", step=0, epoch=0)
+        self._run.write_status("running", step=self._start.step, epoch=self._start.epoch)
         self._emit({"event": "start", **facts})
 
     def stepped(self, epoch: int, step: int, samples_per_s: float) -> None:
@@ -78,7 +85,7 @@ class Observer:
         if now - self._shown_s < _EVENT_INTERVAL_S and step != self._length.steps:
             return
         self._shown_s = now
-        left_s = (now - self._began_s) / max(1, step - self._start_step) * (self._length.steps - step)
+        left_s = (now - self._began_s) / max(1, step - self._start.step) * (self._length.steps - step)
         progress = {
             "epoch": epoch,
             "epochs": self._length.epochs,
@@ -123,14 +130,20 @@ class Observer:
             self._scalars.close()
 
 
-def _drop_after(metrics: Path, step: int) -> None:
-    """Leaves out the lines of steps that will be taken again, and a last line that was cut short."""
+def _drop_after(metrics: Path, start: Position) -> None:
+    """Leaves out the lines of what will be done again, and a last line that was cut short.
+
+    A position inside an epoch, or at its very end, lies before the evaluation that its step may have: that of
+    a whole epoch is done again, and that of a run whose length ended there has no place in a longer one.
+    """
     if not metrics.exists():
         return
     kept = []
     for line in metrics.read_text("utf-8", errors="replace").splitlines():
         with suppress(ValueError, KeyError, TypeError):
-            if json.loads(line)["step"] <= step:
+            told = json.loads(line)
+            is_again = "validation_loss" in told and start.consumed > 0
+            if told["step"] < start.step or (told["step"] == start.step and not is_again):
                 kept.append(f"{line}\n")
     write_atomically(metrics, "".join(kept))
 

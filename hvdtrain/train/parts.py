@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -57,6 +58,7 @@ class Parts:
         progress: Hears where this rank is.
         watch: Knows whether this rank was asked to end.
         resumed: What a checkpoint says, where the run goes on from one.
+        order: What a checkpoint is to tell of the order of an epoch (``order_of``).
         recorder: Keeps every step for `hvdtrain verify`; None elsewhere.
     """
 
@@ -77,6 +79,7 @@ class Parts:
     watch: Watch = field(default_factory=Watch)
     progress: Progress = field(default_factory=Unwatched)
     resumed: Resumed | None = None
+    order: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class Outcome:
         metrics: The job's further metrics over the same samples.
         samples: Training samples of all ranks together.
         seconds: Time in training steps, without evaluation.
+        skipped: Steps that were left out.
     """
 
     epochs: int
@@ -100,6 +104,7 @@ class Outcome:
     metrics: dict[str, Value]
     samples: int
     seconds: float
+    skipped: int = 0
 
     @property
     def samples_per_s(self) -> float:

@@ -53,6 +53,7 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
     backend = start_backend(name, world)
     run = open_run(backend, take_seats(backend))
     if run:
+        run.begin_writing()
         for note in filter(None, notes):
             emit({"event": "note", "text": note})
     sentinel = Sentinel(job.stall, backend.rank, backend.size, _report_folder(backend, run))
@@ -100,6 +101,7 @@ def _result(outcome: Outcome, backend: Backend, run: RunDirectory | None) -> dic
             "size": backend.size,
             "epochs": outcome.epochs,
             "steps": outcome.steps,
+            "skipped_steps": outcome.skipped,
             "loss": outcome.train.loss,
             "accuracy": outcome.validation.accuracy,
             "validation_loss": outcome.validation.loss,

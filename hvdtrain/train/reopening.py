@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from hvdtrain.config import Job
 from hvdtrain.errors import InputError
 from hvdtrain.files import write_atomically
 from hvdtrain.train import replaced
-from hvdtrain.train.rundir import RunDirectory, create_run_directory, lock_directory
+from hvdtrain.train.locking import lock_run
+from hvdtrain.train.rundir import RunDirectory, create_run_directory
 
 # What may differ between a run and its going on: how long, how fast, what is told. All else decides which
 # numbers come out.
@@ -53,20 +53,32 @@ def open_run_directory(job: Job, asked: Path | None, *, overwrite: bool = False)
     if job.resume == "never":
         return create_run_directory(job, asked, overwrite=overwrite)
     path = asked or job.output.dir / job.name
-    if overwrite or replaced.state_of(path) is None:
+    if overwrite or not (replaced.is_aside(path) or replaced.state_of(path)):
         return create_run_directory(job, path, overwrite=overwrite)
-    path = path.absolute()
-    lock = lock_directory(path)
-    _check_same(path, job)
-    run = RunDirectory(path, lock=lock, earlier=json.loads((path / "status.json").read_text("utf-8")))
+    run = RunDirectory(path.absolute(), lock=lock_run(path))
     try:
+        _take_up(run, job)
+    except InputError:
+        run.unlock()
+        raise
+    return run
+
+
+def _take_up(run: RunDirectory, job: Job) -> None:
+    """Makes a locked directory that of the run that it holds, going on."""
+    path = run.path
+    try:
+        if run.replaces:
+            # Whoever replaced that run was killed before it began.
+            replaced.put_back(path)
+        _check_same(path, job)
+        run.earlier = replaced.status_of(path) or {"schema": 1, "state": "unknown"}
         run.write_status("starting", resumed=True)
         write_atomically(path / "job.yaml", job.as_yaml())
         for folder in (run.events, run.logs, run.checkpoints):
             folder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"run directory cannot be written: {error.strerror}", where=str(path)) from None
-    return run
 
 
 def _check_same(path: Path, job: Job) -> None:

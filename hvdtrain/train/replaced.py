@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 # Everything that a run writes; only these are ever moved or removed.
 FILES = ("job.yaml", "plan.json", "metrics.jsonl", "profile.json", "report.html", "status.json")
@@ -17,16 +18,21 @@ FOLDERS = ("events", "logs", "checkpoints")
 _WHOLE, _PART, _GOING = ".replaced", ".replaced-part", ".replaced-going"
 
 
+def status_of(path: Path) -> dict[str, Any]:
+    """What ``status.json`` tells; empty where there is none, or one that a crash left without content."""
+    try:
+        status = json.loads((path / "status.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return status if isinstance(status, dict) and isinstance(status.get("state"), str) else {}
+
+
 def state_of(path: Path) -> str | None:
     """The state of the run that a directory holds; None where it holds none.
 
     Folders named logs or events, or a job file, make no run: they may be anybody's.
     """
-    try:
-        status = json.loads((path / "status.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        status = None
-    if isinstance(status, dict) and isinstance(status.get("state"), str):
+    if status := status_of(path):
         return str(status["state"])
     is_planned = all((path / name).is_file() for name in ("job.yaml", "plan.json"))
     return "unknown" if is_planned else None

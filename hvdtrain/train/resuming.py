@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from hvdtrain.backends.base import Backend
+from hvdtrain.config import Job
+from hvdtrain.data.partition import Partition
 from hvdtrain.errors import InputError
 from hvdtrain.train.checkpoint import load_checkpoint
 from hvdtrain.train.rundir import RunDirectory
@@ -38,8 +41,30 @@ class Resumed:
     notes: tuple[str, ...]
 
 
+def order_of(job: Job, partition: Partition) -> dict[str, int]:
+    """What decides the order of an epoch's samples, where neither ``seed`` nor ``data`` of a job tell it.
+
+    Args:
+        job: The job.
+        partition: Of its training data.
+
+    Returns:
+        ``samples``: of an epoch. ``group``: samples that ``data.sampling: length`` sorts together, which
+        may follow the number of ranks; 0 with other samplings.
+    """
+    sampling = getattr(job.data, "sampling", None)
+    group = 0
+    if sampling is not None and sampling.name == "length":
+        group = sampling.group or partition.step_size
+    return {"samples": partition.num_samples, "group": group}
+
+
 def resume(
-    backend: Backend, run: RunDirectory | None, model: nn.Module, optimizer: torch.optim.Optimizer
+    backend: Backend,
+    run: RunDirectory | None,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    order: Mapping[str, int],
 ) -> Resumed | None:
     """Puts the newest whole checkpoint into rank 0's model and optimizer; collective.
 
@@ -50,17 +75,18 @@ def resume(
         run: The run directory on rank 0, None elsewhere.
         model: As built from the job.
         optimizer: Over its parameters.
+        order: As ``order_of`` gives it now.
 
     Returns:
         Where to go on; None where there is no checkpoint to go on from.
 
     Raises:
-        InputError: The checkpoint does not fit the job's model.
+        InputError: The checkpoint does not fit the job's model, or lies inside an epoch whose order changed.
     """
     found: dict[str, Any] | str | None = None
     if run is not None:
         try:
-            found = _read(run, model, optimizer)
+            found = _read(run, model, optimizer, order)
         except InputError as error:
             found = str(error)
     found = backend.broadcast(found)
@@ -73,13 +99,16 @@ def resume(
     return Resumed(at, found, _own(found.pop("ranks"), backend.rank, backend.size), notes)
 
 
-def _read(run: RunDirectory, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
+def _read(
+    run: RunDirectory, model: nn.Module, optimizer: torch.optim.Optimizer, order: Mapping[str, int]
+) -> dict[str, Any] | None:
     stored, passed_over = newest_whole(run.checkpoints)
     notes = [f"passed over {other.path.name}: {other.fault}" for other in passed_over]
     if stored is None:
         return None if not notes else _nothing_whole(run, notes)
     try:
         state = load_checkpoint(stored.path)
+        notes += _changes(stored.path, state, order)
         model.load_state_dict(state.pop("model"))
         optimizer.load_state_dict(state.pop("optimizer"))
     except (ValueError, RuntimeError, KeyError) as error:
@@ -91,6 +120,23 @@ def _read(run: RunDirectory, model: nn.Module, optimizer: torch.optim.Optimizer)
     ranks = state["ranks"]
     state["notes"] = [*notes, f"going on from {stored.path.name}, which {len(ranks)} rank(s) saved"]
     return state
+
+
+def _changes(path: Path, state: dict[str, Any], order: Mapping[str, int]) -> list[str]:
+    """Refuses to go on inside an epoch whose order is another one now; between two epochs tells of it."""
+    saved = state.pop("order", order)
+    told = {
+        "samples": "the training data had {} samples when it was saved and has {} now",
+        "group": "data.sampling sorted {} samples together when it was saved and sorts {} now",
+    }
+    changes = [told[key].format(saved[key], order[key]) for key in told if saved[key] != order[key]]
+    if changes and state["consumed"]:
+        raise InputError(
+            f"{'; '.join(changes)}: of the rest of its epoch samples would be lost or read twice",
+            where=str(path),
+            do="give data, number of ranks and batch as they were, or start anew in another --run-dir",
+        )
+    return changes
 
 
 def _nothing_whole(run: RunDirectory, notes: list[str]) -> dict[str, Any]:

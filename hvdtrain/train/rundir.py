@@ -5,9 +5,7 @@ Imports no torch: the launcher makes the directory before any rank starts.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from hvdtrain.config import Job
 from hvdtrain.errors import InputError
 from hvdtrain.files import write_atomically
 from hvdtrain.train import replaced
+from hvdtrain.train.locking import lock_directory, lock_run, lock_writer, unlock
 
 _MAX_RUNS = 100_000
 _GOING_ON = frozenset({"starting", "running"})
@@ -31,13 +30,15 @@ class RunDirectory:
         path: The directory.
         made: The directories that were made for it, innermost first; ``discard`` removes them.
         lock: Descriptor that marks the directory as in use while this process lives.
-        earlier: The status of the run that is to go on; None of a new run.
+        earlier: The status of the run that is to go on; None of a new run. Nothing removes the files of one.
+        writer: Descriptor that marks this process as the one that writes the checkpoints.
     """
 
     path: Path
     made: list[Path] = field(default_factory=list)
     lock: int | None = None
     earlier: Mapping[str, Any] | None = None
+    writer: int | None = None
 
     @property
     def logs(self) -> Path:
@@ -69,9 +70,16 @@ class RunDirectory:
 
     def unlock(self) -> None:
         """Lets others have the directory."""
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
+        unlock(self.lock)
+        self.lock = None
+
+    def begin_writing(self) -> None:
+        """Marks this process as the one that trains here, for its life: its launcher may end before it.
+
+        Raises:
+            InputError: An earlier one is still at work.
+        """
+        self.writer = lock_writer(self.checkpoints)
 
     def write_failure(self, code: int, error: str) -> None:
         """Writes that a run that was going on failed; an end that is written is the cause and stays."""
@@ -129,7 +137,7 @@ def _claim(path: Path, overwrite: bool) -> RunDirectory:
     made = _make(path)
     if not (overwrite or replaced.is_aside(path)):
         _refuse_run(path)
-    run = RunDirectory(path, made, lock_directory(path))
+    run = RunDirectory(path, made, lock_run(path))
     try:
         _empty(run, overwrite)
         # Of two runs that start at once in one directory, this lets one in.
@@ -173,26 +181,6 @@ def _refuse_run(path: Path) -> None:
             where=str(path),
             do="choose another --run-dir, or pass --overwrite to lose that run",
         )
-
-
-def lock_directory(path: Path) -> int | None:
-    """Marks a directory as in use until this process ends; None where its file system cannot.
-
-    Raises:
-        InputError: A run that is still going on holds it.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise InputError(
-            "a run is going on in this directory", where=str(path), do="choose another --run-dir"
-        ) from None
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 def _next_free(job: Job) -> RunDirectory:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -22,26 +21,12 @@ from hvdtrain.errors import HvdtrainError, InputError
 from hvdtrain.train.ending import end_rank
 from hvdtrain.train.feeding import READS_EVERYTHING, Loader, OwnLoader, Pulse, reads_everything
 from hvdtrain.train.feeds import Feed, open_feed
-from hvdtrain.train.handed import check_handed
+from hvdtrain.train.handed import check_batches, check_epochs, check_feed, check_handed, check_pair
 from hvdtrain.train.progress import Progress
 from hvdtrain.train.randomness import seed_everything
+from hvdtrain.train.settings import Settings as Settings
 from hvdtrain.train.step import Share, StepEnd, Stepper, StepRules, autocast
 from hvdtrain.train.sync_batchnorm import Aside, synchronise_batchnorm
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What holds for a whole run; see ``hvdtrain.start``.
-
-    Attributes:
-        seed: Of the order of samples and of random generators.
-        accumulate: Passes that make a step.
-        precision: Of ``Run.autocast``.
-    """
-
-    seed: int = 0
-    accumulate: int = 1
-    precision: str = "fp32"
 
 
 class Run:
@@ -52,6 +37,7 @@ class Run:
         size: Number of ranks.
         local_rank: This process's number on its host.
         device: Where this rank computes.
+        backend_name: ``horovod``, ``ddp`` or ``single``.
         logger: Speaks on rank 0; warnings and errors on all ranks.
         epoch: The epoch that ``epochs`` is in, from 0; None outside of it.
     """
@@ -61,6 +47,7 @@ class Run:
     ) -> None:
         self.rank, self.size, self.local_rank = backend.rank, backend.size, backend.world.local_rank
         self.device, self.logger = backend.device, logger
+        self.backend_name = backend.name
         self.epoch: int | None = None
         self._num_epochs: int | None = None
         self._backend, self._settings, self._closed = backend, settings, closed
@@ -98,6 +85,8 @@ class Run:
         Raises:
             InputError: The engine cannot carry it, or ranks hold different parameters.
         """
+        self._check_open()
+        check_pair(model, optimizer, self._steppers)
         model.to(self.device)
         number = len(self._steppers)
         given = reduction or Reduction(some_unused=True)
@@ -135,6 +124,8 @@ class Run:
         Raises:
             InputError: The data sets of the ranks differ in length, or hold too little.
         """
+        self._check_open()
+        check_feed(dataset, shuffle, workers)
         asked = Feed(
             batch_size=batch_size,
             accumulate=self._settings.accumulate if train else 1,
@@ -155,6 +146,7 @@ class Run:
 
     def epochs(self, count: int) -> Iterator[int]:
         """0 to ``count - 1``; loaders get a new order in each."""
+        check_epochs(count)
         self._num_epochs = count
         try:
             for epoch in range(count):
@@ -170,6 +162,7 @@ class Run:
         ranks, which is checked.
         """
         if not isinstance(batches, Loader):
+            check_batches(batches)
             if self.size > 1 and reads_everything(batches):
                 self.logger.warning(READS_EVERYTHING)
             batches = OwnLoader(batches, self._backend, self._pulse, self._settings.accumulate)
@@ -194,6 +187,7 @@ class Run:
         Raises:
             TrainingError: The loss or the gradient is no finite number, and the rule is ``stop``.
         """
+        self._check_open()
         stepper = self._steppers.get(id(optimizer))
         if stepper is None:
             raise InputError(
@@ -208,7 +202,15 @@ class Run:
                 do="add the losses up and call it once",
             )
         self._stepped.add(id(optimizer))
-        stepper.backward(loss, share, alone=len(self._steppers) == 1)
+        try:
+            stepper.backward(loss, share, alone=len(self._steppers) == 1)
+        except RuntimeError as error:
+            if "second time" not in str(error):
+                raise
+            raise InputError(
+                "this loss went through a backward pass before",
+                do="leave out loss.backward(): run.step makes the backward pass, and once for each loss",
+            ) from None
         self._progress.lost(loss, share, stepper)
         if not share.is_last:
             return None
@@ -227,14 +229,17 @@ class Run:
 
     def sum(self, value: torch.Tensor | float) -> torch.Tensor:
         """The element-wise sum over all ranks; collective."""
+        self._check_open()
         return self._backend.sum(torch.as_tensor(value).detach(), "run.sum")
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, any picklable object, on all ranks; collective."""
+        self._check_open()
         return self._backend.gather(value)
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value on all ranks; collective."""
+        self._check_open()
         return self._backend.broadcast(value)
 
     def close(self) -> None:
@@ -258,6 +263,10 @@ class Run:
                 end_rank(error, self._backend.world)
             return
         self.close()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise InputError("the run was closed", do="call its methods inside of its with block")
 
     def _begin(self, share: Share) -> None:
         self._aside.end()

@@ -16,12 +16,15 @@ from hvdtrain.errors import InputError
 from hvdtrain.topology.environ import World, find_world
 from hvdtrain.train.ending import end_rank
 from hvdtrain.train.environment import prepare_environment
+from hvdtrain.train.handed import check_start
 from hvdtrain.train.randomness import seed_everything
 from hvdtrain.train.script import Run, Settings
 from hvdtrain.train.seats import take_seats
 from hvdtrain.train.step import StepRules
 
 _active: list[Run] = []
+# The engines of runs that were closed.
+_ended: list[str] = []
 
 
 def start(
@@ -53,6 +56,7 @@ def start(
             raise InputError(
                 "hvdtrain.start() was called before in this process", do="use the run it returned"
             )
+        check_start(backend, seed, {} if tuning is None else tuning)
         check_accumulate(accumulate)
         StepRules(precision=precision).check()
         return _join(world, backend, Settings(seed, accumulate, precision), tuning or {})
@@ -64,11 +68,16 @@ def start(
 
 def _join(world: World, asked: str, settings: Settings, tuning: Mapping[str, Any]) -> Run:
     name, why = choose_backend(asked, world.size)
+    if name == "horovod" and _ended:
+        raise InputError(
+            "a run with Horovod ended in this process, and MPI starts once only",
+            do="do everything inside of one hvdtrain.start()",
+        )
     notes = [why, world.notice, *prepare_environment(_tuning(tuning), world, name)]
     engine = start_backend(name, world)
     take_seats(engine)
     seed_everything(settings.seed)
-    run = Run(engine, _logger(world.rank), settings, _active.remove)
+    run = Run(engine, _logger(world.rank), settings, _forget)
     for note in filter(None, notes):
         run.logger.info(note)
     run.logger.info(
@@ -81,6 +90,12 @@ def _join(world: World, asked: str, settings: Settings, tuning: Mapping[str, Any
     return run
 
 
+def _forget(run: Run) -> None:
+    """A run was closed."""
+    _active.remove(run)
+    _ended.append(run.backend_name)
+
+
 def _tuning(given: Mapping[str, Any]) -> TuningConfig:
     from pydantic import ValidationError
 
@@ -90,6 +105,10 @@ def _tuning(given: Mapping[str, Any]) -> TuningConfig:
         return TuningConfig(**given)
     except ValidationError as error:
         first = error.errors()[0]
+        if first["type"] == "extra_forbidden":
+            raise InputError(
+                f"unknown key {str(first['loc'][0])!r} in tuning", legal=", ".join(TuningConfig.model_fields)
+            ) from None
         where = ".".join(map(str, ("tuning", *first["loc"])))
         raise InputError(f"{fault(first)}, found {first['input']!r}", where=where) from None
 

@@ -60,6 +60,10 @@ class StepEnd:
     votes: tuple[int, ...] = ()
 
 
+# A loss scaler that begins at 2^16 needs 16 steps at most; what goes on beyond will not end by itself.
+_MOST_IN_A_ROW = 100
+
+
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """What a forward pass of that precision runs in."""
     if precision == "fp32":
@@ -99,6 +103,7 @@ class Stepper:
         self.scaler = torch.amp.GradScaler(backend.device.type, enabled=is_scaled)
         self.step = 0
         self.num_skipped = 0
+        self._num_in_a_row = 0
         # Asked on every rank in every step; how many said yes travels with the gradients.
         self.ask: tuple[Callable[[], bool], ...] = ()
         # Hears of a step's gradients once they are reduced, and again as the optimizer will see them.
@@ -170,6 +175,12 @@ class Stepper:
         self.replica.finish()
         num_bad, *votes = self._counted().tolist()
         end = self._finish(bool(num_bad), self._gathered.total)
+        self._num_in_a_row = self._num_in_a_row + 1 if end.skipped and end.total else 0
+        if self._num_in_a_row == _MOST_IN_A_ROW:
+            raise TrainingError(
+                f"{_MOST_IN_A_ROW} steps in a row were left out, up to step {self.step}: {end.skipped}; "
+                "lower the learning rate, or look at the data"
+            )
         return replace(end, votes=tuple(map(int, votes))) if votes else end
 
     def _finish(self, is_bad: bool, total: float) -> StepEnd:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,8 @@ def commit(beside: Path, target: Path, facts: dict[str, Any]) -> None:
 
     Args:
         beside: The folder as written, on the same file system.
-        target: ``step-N``; what is there already is kept if it is whole, and replaced otherwise.
+        target: ``step-N``; what is there already is kept if it is whole, and hears only what was measured
+            since; it is replaced otherwise.
         facts: For the manifest, besides sizes and checksums.
     """
     files = {}
@@ -99,39 +100,78 @@ def commit(beside: Path, target: Path, facts: dict[str, Any]) -> None:
         sync(path)
         files[path.name] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
     write_atomically(beside / MANIFEST, json.dumps({"schema": 1, **facts, "files": files}, indent=2) + "\n")
-    sync(beside / MANIFEST)
     sync(beside)
     if target.exists():
         # A whole one of the same step is as good, and never out of its place.
         if not look_at(target, whole=True).fault:
             shutil.rmtree(beside)
+            add_metrics(target, facts.get("metrics") or {})
             return
-        shutil.rmtree(target)
+        _remove(target)
     beside.rename(target)
     sync(target.parent)  # makes the rename itself durable
     # A hint for people and scripts; nothing here reads it.
     write_atomically(target.parent / LATEST, f"{target.name}\n")
 
 
-def prune(folder: Path, keep_last: int, keep: Collection[int] = ()) -> list[Path]:
+def add_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
+    """Tells in a checkpoint's manifest what was measured after it was made; readers see the old or the new.
+
+    Raises:
+        OSError: The manifest cannot be read or written.
+        ValueError: It is none.
+    """
+    manifest = json.loads((path / MANIFEST).read_text("utf-8"))
+    if metrics and manifest.get("metrics") != metrics:
+        told = {**manifest, "metrics": dict(metrics)}
+        write_atomically(path / MANIFEST, json.dumps(told, indent=2) + "\n")
+        sync(path)
+
+
+def has_right_checksums(stored: Stored) -> bool:
+    """Whether a checkpoint is whole to the last byte; reads all of it."""
+    return not stored.fault and not look_at(stored.path, whole=True).fault
+
+
+def prune(
+    folder: Path,
+    keep_last: int,
+    keep: Collection[int] = (),
+    is_whole: Callable[[Stored], bool] = has_right_checksums,
+) -> list[Path]:
     """Removes old checkpoints; the newest whole ones stay, and those of the steps in ``keep``.
 
+    Args:
+        folder: The run's ``checkpoints`` folder.
+        keep_last: Whole ones that stay. A newer one that is damaged takes nobody's place, and stays too.
+        keep: Steps of further ones.
+        is_whole: Looks at one that would stay, and in whose stead older ones would go.
+
     Returns:
-        What was removed.
+        What was removed, by its old name.
     """
-    whole = [stored for stored in stored_in(folder) if not stored.fault]
-    removed = []
-    for stored in whole[keep_last:]:
-        if stored.step not in keep:
-            # Its manifest first: what is left of a removal that was cut short is no checkpoint.
-            (stored.path / MANIFEST).unlink(missing_ok=True)
-            shutil.rmtree(stored.path, ignore_errors=True)
+    num_kept, removed = 0, []
+    for stored in stored_in(folder):
+        if stored.fault:
+            continue
+        if num_kept < keep_last:
+            num_kept += is_whole(stored)
+        elif stored.step not in keep:
+            _remove(stored.path)
             removed.append(stored.path)
     return removed
 
 
+def _remove(path: Path) -> None:
+    """Takes its name first: what a removal that is cut short leaves is no checkpoint, and stale."""
+    going = path.with_name(f".{path.name}.pruned")
+    shutil.rmtree(going, ignore_errors=True)
+    path.rename(going)
+    shutil.rmtree(going, ignore_errors=True)
+
+
 def remove_stale(folder: Path) -> list[str]:
-    """Removes what writers left that were killed; call it only while no writer can be at work.
+    """Removes what was being written or removed by who was killed; call it only while nobody is at work.
 
     Returns:
         The names of what was removed.

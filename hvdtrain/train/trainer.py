@@ -23,6 +23,7 @@ from hvdtrain.train.randomness import random_state, restore_random_state
 from hvdtrain.train.resuming import Resumed
 from hvdtrain.train.schedule import BEGINNING, Position
 from hvdtrain.train.step import Share, StepEnd
+from hvdtrain.train.unreadable import Unreadable
 
 
 class Trainer:
@@ -42,8 +43,7 @@ class Trainer:
         self._seconds = 0.0
         self._window = Tally()
         self._epoch_sums = Tally()
-        self._skipped: set[str] = set()
-        self._told: set[str] = set()
+        self._unreadable = Unreadable()
         if parts.resumed:
             self._resume(parts.resumed)
 
@@ -58,9 +58,11 @@ class Trainer:
         for epoch in range(self._epoch, length.epochs):
             trained = self._train_epoch(epoch)
             validated, metrics = self.evaluate()
-            self._epoch, self._consumed = epoch + 1, 0
+            is_whole = not self._parts.train.num_steps(self._consumed)
+            if is_whole:  # or the run's length ends inside it, and a longer one goes on there
+                self._epoch, self._consumed = epoch + 1, 0
             if self._parts.may_skip:
-                self._tell_skipped()
+                self._unreadable.tell(self._parts.backend, self._parts.observer)
             if self._parts.observer:
                 values = {
                     "epoch_loss": trained.loss,
@@ -69,8 +71,17 @@ class Trainer:
                     **{f"validation_{name}": value for name, value in scalars(metrics).items()},
                 }
                 self._parts.observer.evaluated(epoch + 1, self._step, values)
-            self._keep(is_epoch_end=True, measured=validated)
-        return Outcome(length.epochs, self._step, trained, validated, metrics, self._samples, self._seconds)
+            self._keep(is_epoch_end=is_whole, measured=validated)
+        return Outcome(
+            length.epochs,
+            self._step,
+            trained,
+            validated,
+            metrics,
+            self._samples,
+            self._seconds,
+            self._parts.stepper.num_skipped,
+        )
 
     def _train_epoch(self, epoch: int) -> Means:
         """Trains on every sample of the epoch, or up to the last step of the run."""
@@ -78,7 +89,8 @@ class Trainer:
         if not self._consumed:
             self._epoch_sums = Tally()
         parts.stepper.replica.model.train()
-        self.run_steps(parts.train.batches(epoch, self._consumed), epoch)
+        is_done = self._step >= parts.length.steps  # one that goes on where it was cut short
+        self.run_steps(() if is_done else parts.train.batches(epoch, self._consumed), epoch)
         self._epoch_sums.merge(self._window)
         self._window = Tally()
         return self._epoch_sums.reduced(parts.backend, "epoch")
@@ -86,18 +98,18 @@ class Trainer:
     def run_steps(self, batches: Iterable[Batch], epoch: int) -> None:
         """Takes the steps that the batches make, up to the last step of the run; collective."""
         parts = self._parts
-        began_s = time.monotonic()
+        began_s = time.monotonic() - self._seconds
         for batch in batches:
             end = self._take_pass(batch)
             if end is None:
                 continue
             parts.progress.enter("agreement")
             self._consumed = batch.consumed
-            elapsed_s = max(1e-9, self._seconds + time.monotonic() - began_s)
+            self._seconds = max(1e-9, time.monotonic() - began_s)
             if self._step % parts.metrics_every_steps == 0 or self._step == parts.length.steps:
-                self._measure(epoch, elapsed_s)
+                self._measure(epoch)
             if parts.observer:
-                parts.observer.stepped(epoch + 1, self._step, self._samples / elapsed_s)
+                parts.observer.stepped(epoch + 1, self._step, self._samples / self._seconds)
             self._keep(end)
             parts.progress.tick(self._step)
             if self._step == parts.length.steps:
@@ -105,12 +117,12 @@ class Trainer:
         if parts.backend.device.type == "cuda":
             # What was launched is not yet done.
             torch.cuda.synchronize(parts.backend.device)
-        self._seconds += time.monotonic() - began_s
+        self._seconds = time.monotonic() - began_s
 
     def _take_pass(self, batch: Batch) -> StepEnd | None:
         """A forward and a backward pass, and the step if it is the last of one; how that ended."""
         stepper = self._parts.stepper
-        self._skipped.update(batch.skipped)
+        self._unreadable.add(batch.skipped)
         share = Share(batch.count, batch.global_count, batch.number, batch.num_passes)
         if share.number == 0:
             for group in stepper.replica.optimizer.param_groups:
@@ -161,7 +173,7 @@ class Trainer:
         if is_asked or keeper.is_due(at, is_epoch_end=is_epoch_end):
             self.save(measured)
         if is_asked:
-            keeper.finish()
+            keeper.finish(must_stand=True)
             raise Preempted(self._step, parts.watch.reason)
 
     def save(self, measured: Means | None = None) -> None:
@@ -199,7 +211,7 @@ class Trainer:
         if "random" in own:
             restore_random_state(own["random"], self._parts.backend.device)
 
-    def _measure(self, epoch: int, elapsed_s: float) -> None:
+    def _measure(self, epoch: int) -> None:
         """Agrees on the loss since the last time and records it."""
         means = self._window.reduced(self._parts.backend, "window")
         self._epoch_sums.merge(self._window)
@@ -209,7 +221,7 @@ class Trainer:
                 "loss": means.loss,
                 "accuracy": means.accuracy,
                 "lr": self._parts.rate(self._step - 1),
-                "samples_per_s": self._samples / elapsed_s,
+                "samples_per_s": self._samples / self._seconds,
             }
             if self._norm is not None:
                 values["gradient_norm"] = self._norm
@@ -228,7 +240,7 @@ class Trainer:
         module.eval()
         parts.evaluation.reset()
         for batch in self._until_asked(parts.validation.batches(0)):
-            self._skipped.update(batch.skipped)
+            self._unreadable.add(batch.skipped)
             if batch.count:
                 outputs = module(batch.inputs.to(parts.backend.device, non_blocking=True))
                 loss, num_right = classify(outputs, batch.targets, parts.backend.device)
@@ -257,16 +269,6 @@ class Trainer:
         if answer is not None and answer().item():
             self._keep(StepEnd(votes=(1, 0)))
 
-    def _tell_skipped(self) -> None:
-        """Names what any rank could not read and has not been named before; collective."""
-        found = set().union(*self._parts.backend.gather(self._skipped))
-        new = sorted(found - self._told)
-        self._told |= found
-        if self._parts.observer and new:
-            self._parts.observer.noted(
-                f"{len(new)} unreadable sample{'s' if len(new) > 1 else ''} skipped: {', '.join(new)}"
-            )
-
     def close(self) -> None:
         """Ends the loaders' processes and closes the record, also of a run that failed."""
         self._parts.train.close()
@@ -291,4 +293,5 @@ class Trainer:
             "samples": self._samples,
             "seconds": self._seconds,
             "num_skipped": stepper.num_skipped,
+            "order": dict(self._parts.order),
         }

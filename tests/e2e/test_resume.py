@@ -1,5 +1,6 @@
 """A run that was stopped goes on as if nothing had happened."""
 
+import fcntl
 import json
 import os
 import random
@@ -118,6 +119,29 @@ def test_killed_at_random_moments(folder, reference):
     process = train(folder, "run")
     assert process.wait(120) == 0, (folder / "run.log").read_text()
     assert_as_never_stopped(folder / "run", reference)
+
+
+def test_at_once_after_the_launcher_was_killed(folder, reference):
+    """Its ranks may write for some moments yet: what goes on waits for them."""
+    process = train(folder, "run")
+    wait_for_step(folder / "run", 10, process)
+    assert is_locked(folder / "run" / "checkpoints")
+    process.kill()
+    process.wait()
+    process = train(folder, "run")
+    assert process.wait(120) == 0, (folder / "run.log").read_text()
+    assert_as_never_stopped(folder / "run", reference)
+
+
+def is_locked(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

@@ -24,3 +24,17 @@ def test_a_replacement_that_fails_leaves_nothing(tmp_path):
     with pytest.raises(OSError, match="Is a directory"):
         write_atomically(tmp_path / "a", "x")
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_the_content_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path, done = tmp_path / "a", []
+    real = os.fsync
+
+    def fsync(descriptor):
+        synced = tmp_path / os.readlink(f"/proc/self/fd/{descriptor}")
+        done.append((synced.read_text(), path.exists()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_atomically(path, "content")
+    assert done == [("content", False)]

@@ -1,6 +1,8 @@
 """What a user's loop iterates over: our loaders, the user's own, and what crosses ranks besides."""
 
-from itertools import chain
+import logging
+from contextlib import contextmanager
+from itertools import accumulate, chain
 
 import torch
 from script_ranks import (
@@ -100,6 +102,67 @@ def check_a_stream_is_split_over_the_ranks():
     found, _ = train(another(accumulate=2), PER_RANK // 2)
     if PER_RANK % 2 == 0:
         equal(found, wanted)
+
+
+class Uneven(IterableDataset):
+    """Splits itself into shards of 10, 3, 0, 3, 0, 3 ... items."""
+
+    def shard(self, num_shards, index):
+        lengths = [10, *(3 * (number % 2) for number in range(1, num_shards))]
+        ends = list(accumulate(lengths))
+        return range(ends[index] - lengths[index], ends[index])
+
+    def __iter__(self):
+        return iter(self.shard(1, 0))
+
+
+def check_shards_of_other_lengths():
+    """A worker whose shard is over does not end what the others of its rank still have."""
+    here = another()
+    for train in (True, False):
+        loader = here.loader(Uneven(), 2, workers=2, train=train)
+        for _ in range(2):
+            seen = [int(item) for batch in loader if not here.is_filler for item in batch]
+            assert sorted(chain(*here.gather(seen))) == list(range(10 + 3 * SIZE))
+        loader.close()
+
+
+@contextmanager
+def told():
+    """What the run logs on this rank meanwhile."""
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    run.logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        run.logger.removeHandler(handler)
+
+
+def check_rank_0_tells_what_is_left_out_or_read_twice():
+    here, step = another(), PER_RANK * SIZE
+    with told() as lines:
+        loader = here.loader(digits(3 * step + 1), PER_RANK, tail="drop")
+        here.loader(digits(3 * step + 1), PER_RANK, tail="pad")
+        here.loader(digits(3 * step), PER_RANK, tail="drop")  # nothing to tell
+        for _ in range(2):  # told once, not in each epoch
+            list(loader)
+    padded = ["1 sample is" if SIZE == 2 else f"{SIZE - 1} samples are"] if SIZE > 1 else []
+    assert here.gather([line.partition(" in each epoch")[0] for line in lines]) == [
+        ["1 sample is dropped", *(f"{count} read twice" for count in padded)],
+        *([] for _ in range(SIZE - 1)),
+    ]
+    with told() as lines:
+        # 12 items for each rank, 13 for rank 0: steps of 5 leave 2 and 3.
+        loader = here.loader(Stream(), PER_RANK + 1, tail="drop")
+        counts = [len(inputs) for _ in range(2) for inputs, _ in loader if not here.is_filler]
+    dropped = f"{2 * SIZE + 1} samples were dropped at the end of the stream (tail=drop)"
+    assert here.gather(lines) == [
+        [f"epoch 1: {dropped}", f"epoch 2: {dropped}"],
+        *([] for _ in range(SIZE - 1)),
+    ]
+    assert counts == [PER_RANK + 1] * 4
 
 
 def check_two_loaders_in_turn_and_a_schedule():

@@ -49,3 +49,10 @@ def test_wrong_input_and_requests_to_end_are_no_failures(tmp_path, outcome):
 
 def test_not_unless_it_is_asked_for(tmp_path):
     assert Restarts(0, tmp_path).again(FAILED, "boom") == ""
+
+
+def test_a_checkpoint_with_a_wrong_checksum_is_none_to_start_from(tmp_path):
+    for step in (10, 20):
+        make(tmp_path, step)
+    (tmp_path / "step-20" / "state.pt").write_bytes(b"STATE")
+    assert "from step 10" in Restarts(1, tmp_path, lambda _: None).again(FAILED, "boom")

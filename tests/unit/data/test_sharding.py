@@ -66,6 +66,25 @@ def test_the_epoch_reaches_the_source():
     assert Sharded(Shuffled()).open(0, 1, 7).take(9) == [7, 8]
 
 
+def test_the_epoch_reaches_what_shard_gives():
+    class Whole(list):
+        """Its parts begin at epoch 0, as Hugging Face's do, whatever the whole was told."""
+
+        epoch = 0
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+        def shard(self, num_shards, index):
+            return Whole(self[index::num_shards])
+
+        def __iter__(self):
+            return (item + self.epoch for item in super().__iter__())
+
+    sharded = Sharded(Whole([10, 20, 30]))
+    assert [sharded.open(1, 2, epoch).take(9) for epoch in (0, 7)] == [[20], [27]]
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [

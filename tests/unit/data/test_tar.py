@@ -199,6 +199,26 @@ def test_a_broken_header_in_the_middle_is_not_taken_for_the_end(shards, tmp_path
     assert "has a broken header at byte 2048" in refused(**shards)
 
 
+def test_a_hole_in_the_middle_is_not_taken_for_the_end(shards, tmp_path):
+    with open(tmp_path / "t-02.tar", "r+b") as file:
+        file.seek(2048)
+        file.write(bytes(512))  # the header of the second sample
+    assert "it goes on at byte 2560, after an end-of-archive block at byte 2048: damaged" in refused(**shards)
+
+
+def test_archives_that_were_put_together_byte_by_byte(shards, tmp_path):
+    with open(tmp_path / "t-00.tar", "ab") as file:
+        file.write((tmp_path / "t-01.tar").read_bytes())
+    message = refused(**shards)
+    assert "it goes on at byte 10240, after an end-of-archive block at byte 8192: " in message
+    assert message.endswith("several archives in one file")
+
+
+def test_padding_behind_the_end_may_be_long(shards, tmp_path):
+    cut(tmp_path / "t-00.tar", 3 << 20)
+    assert len(list_shards(job(**shards)).train) == 12
+
+
 def test_no_tar_at_all(shards, tmp_path):
     (tmp_path / "v.tar").write_bytes(b"<html>not found</html>" * 100)
     assert refused(**shards).startswith(f"data.validation: shard {tmp_path / 'v.tar'}: it is damaged or cut")

@@ -79,6 +79,84 @@ def test_the_last_and_the_best_stay(tmp_path, said):
     assert [stored.step for stored in stored_in(tmp_path)] == [4, 2]
 
 
+def test_the_best_is_known_where_a_save_of_the_same_step_came_before(tmp_path, said):
+    """The end of an epoch is a multiple of every_steps: the second save brings only what was measured."""
+    one = keeper(tmp_path, said, keep_last=1, keep_best="accuracy")
+    for step, accuracy in ((1, 0.9), (2, 0.5), (3, 0.7)):
+        save(one, step)
+        save(one, step, validation_accuracy=accuracy)
+    one.finish()
+    assert [stored.step for stored in stored_in(tmp_path)] == [3, 1]
+    assert [stored.facts["metrics"]["validation_accuracy"] for stored in stored_in(tmp_path)] == [0.7, 0.9]
+
+
+def test_the_best_is_known_where_another_life_of_the_run_saved_the_same_step(tmp_path, said):
+    first = keeper(tmp_path, said)
+    save(first, 1)
+    first.finish()
+    second = keeper(tmp_path, said)
+    save(second, 1, validation_accuracy=0.9)
+    second.finish()
+    assert stored_in(tmp_path)[0].facts["metrics"] == {"validation_accuracy": 0.9}
+
+
+def damage(path):
+    """Changes the content of a checkpoint and not its size, as a bad disk does."""
+    data = bytearray((path / "state.pt").read_bytes())
+    data[len(data) // 2] ^= 255
+    (path / "state.pt").write_bytes(data)
+
+
+def test_a_run_that_passed_over_a_damaged_one_keeps_what_it_saves(tmp_path, said):
+    first = keeper(tmp_path, said)
+    for step in (70, 72):
+        save(first, step, validation_accuracy=0.1 * (step - 70))
+    first.finish()
+    damage(tmp_path / "step-72")
+    second = keeper(tmp_path, said, keep_last=1, keep_best="accuracy")
+    save(second, 71, validation_accuracy=0.15)
+    second.finish()
+    assert [stored.step for stored in stored_in(tmp_path)] == [72, 71]
+    save(second, 73, validation_accuracy=0.12)
+    second.finish()
+    # The damaged one has the best value: what is best of the whole ones stays too.
+    assert [stored.step for stored in stored_in(tmp_path)] == [73, 72, 71]
+    assert load_checkpoint(tmp_path / "step-71")["step"] == 71
+
+
+def test_what_was_just_saved_stays_beside_a_newer_one(tmp_path, said):
+    """A newer one could not be read when the run went on, and can now."""
+    first = keeper(tmp_path, said)
+    save(first, 72)
+    first.finish()
+    second = keeper(tmp_path, said, keep_last=1)
+    save(second, 71)
+    second.finish()
+    assert [stored.step for stored in stored_in(tmp_path)] == [72, 71]
+
+
+def test_a_run_that_is_to_end_does_not_call_a_failed_save_its_checkpoint(tmp_path, said):
+    one = keeper(tmp_path, said, on_failure="continue")
+    with limited_files(100):
+        save(one, 7)
+        one.close()
+    with pytest.raises(TrainingError, match="asked to end, but step 7 could not be saved"):
+        one.finish(must_stand=True)
+    assert "could not be saved" in said[0]
+    save(one, 8)
+    one.finish(must_stand=True)
+
+
+def test_what_was_measured_of_a_failed_save_does_not_hide_why_it_failed(tmp_path, said):
+    one = keeper(tmp_path, said)
+    with limited_files(100):
+        save(one, 1)
+        save(one, 1, validation_accuracy=0.5)
+        one.close()
+    with pytest.raises(TrainingError, match=r"[Tt]oo large"):
+        one.finish()
+
+
 def test_a_failed_save_stops_the_run_and_spares_the_old_one(tmp_path, said):
     one = keeper(tmp_path, said)
     save(one, 1, 1.0)

@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from hvdtrain.train.store import commit, newest_whole, prune, remove_stale, stored_in
+from hvdtrain.train import store
+from hvdtrain.train.store import add_metrics, commit, newest_whole, prune, remove_stale, stored_in
 
 
 def make(folder, step, content=b"state", **facts):
@@ -139,3 +140,37 @@ def test_what_killed_writers_left_goes(tmp_path):
     (tmp_path / "notes").mkdir()
     assert remove_stale(tmp_path) == [".step-2.123"]
     assert names(tmp_path) == ["notes", "step-1"]
+
+
+def test_one_with_a_wrong_checksum_takes_no_whole_ones_place(tmp_path):
+    """Its sizes are right: a run went on from the one before, and its next save must not be removed."""
+    for step in (70, 71, 72):
+        make(tmp_path, step)
+    change(tmp_path / "step-72")
+    prune(tmp_path, 1)
+    assert names(tmp_path) == ["step-71", "step-72"]
+    assert newest_whole(tmp_path)[0].step == 71
+
+
+def test_a_removal_that_is_cut_short_leaves_nothing_that_is_taken_for_a_checkpoint(tmp_path, monkeypatch):
+    for step in (1, 2):
+        make(tmp_path, step)
+    with monkeypatch.context() as patch:
+        patch.setattr(store.shutil, "rmtree", lambda *_, **__: None)  # killed before it came to that
+        prune(tmp_path, 1)
+    assert [stored.step for stored in stored_in(tmp_path)] == [2]
+    assert remove_stale(tmp_path) == [".step-1.pruned"]
+    assert names(tmp_path) == ["step-2"]
+
+
+def test_what_is_measured_later_is_told_and_nothing_else_changes(tmp_path):
+    path = make(tmp_path, 5, epoch=0, consumed=60, metrics={})
+    add_metrics(path, {"validation_loss": 0.5})
+    (stored,) = stored_in(tmp_path, whole=True)
+    assert not stored.fault
+    assert stored.facts["metrics"] == {"validation_loss": 0.5}
+    make(tmp_path, 5, b"again", epoch=1, consumed=0, metrics={"validation_loss": 0.25})
+    (stored,) = stored_in(tmp_path, whole=True)
+    assert (stored.facts["epoch"], stored.facts["consumed"]) == (0, 60)
+    assert stored.facts["metrics"] == {"validation_loss": 0.25}
+    assert (path / "state.pt").read_bytes() == b"state"

@@ -1,0 +1,84 @@
+"""Who is at work in a run directory; imports no torch.
+
+Two locks (flock(2)) tell: the launcher's on the directory, and rank 0's on its folder of checkpoints. A
+launcher that is killed leaves its own at once, while its ranks may write for some moments yet.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from hvdtrain.errors import InputError
+
+# An agent whose launcher is gone ends its rank within 3 s, a loader's process that lost its rank within 5 s.
+_RANKS_END_S = 10.0
+_LOOK_EVERY_S = 0.1
+
+
+def lock_run(path: Path) -> int | None:
+    """Marks a run directory as in use until this process ends; waits for ranks that outlive their launcher.
+
+    Returns:
+        A descriptor; None where the file system has no locks.
+
+    Raises:
+        InputError: A run that is still going on holds it.
+    """
+    lock = lock_directory(path)
+    try:
+        unlock(lock_writer(path / "checkpoints"))
+    except BaseException:
+        unlock(lock)
+        raise
+    return lock
+
+
+def lock_directory(path: Path) -> int | None:
+    """Marks a directory as in use until this process ends; None where its file system cannot.
+
+    Raises:
+        InputError: A run that is still going on holds it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(
+            "a run is going on in this directory", where=str(path), do="choose another --run-dir"
+        ) from None
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def lock_writer(checkpoints: Path) -> int | None:
+    """Marks this process as the one that writes a run's checkpoints; waits for an earlier one to end.
+
+    Raises:
+        InputError: The earlier one goes on.
+    """
+    deadline_s = time.monotonic() + _RANKS_END_S
+    while True:
+        try:
+            return lock_directory(checkpoints)
+        except OSError:  # it is not there, or no folder
+            return None
+        except InputError:
+            if time.monotonic() >= deadline_s:
+                raise InputError(
+                    "ranks that were started in this directory still write, and their launcher is gone",
+                    where=str(checkpoints.parent),
+                    do="end them, or choose another --run-dir",
+                ) from None
+        time.sleep(_LOOK_EVERY_S)
+
+
+def unlock(descriptor: int | None) -> None:
+    """Lets others have what was locked."""
+    if descriptor is not None:
+        os.close(descriptor)
