@@ -150,8 +150,7 @@ def _apply(document: dict[str, Any], places: dict[KeyPath, str], overrides: Sequ
             do = f"write --set {key}=VALUE, or null to leave the key out"
             raise InputError(f"no value is given for {key}", where=where, do=do)
         _assign(document, path, _value(text, where), where)
-        other = _EXCLUSIVE.get(path)
-        if other and other not in given:
+        if (other := _EXCLUSIVE.get(path)) and other not in given:
             _remove(document, other)
         given.add(path)
         for depth in range(1, len(path)):
@@ -253,6 +252,11 @@ def _legal(path: KeyPath, kind: str, document: Mapping[str, Any]) -> str:
 
 def _unknown_key(path: KeyPath, document: Mapping[str, Any], where: str) -> InputError:
     legal = _fields(path[:-1], document)
+    kinds = [kind for kind, model in _DATA_KINDS.items() if path[-1] in model.model_fields]
+    if path[:-1] == ("data",) and kinds:
+        users = ", ".join(kinds).replace("factory", "package.module:factory")
+        what = f"data.{path[-1]} is not used by source {_source(document)}; legal with {users}"
+        return InputError(what, where=where)
     meant = _meant(path, legal)
     return InputError(
         f"unknown key {'.'.join(path)!r}",
@@ -260,6 +264,12 @@ def _unknown_key(path: KeyPath, document: Mapping[str, Any], where: str) -> Inpu
         legal=", ".join(legal),
         do=f"did you mean {meant!r}?" if meant else "",
     )
+
+
+def _source(document: Mapping[str, Any]) -> str:
+    """What the file gives as the source of its data."""
+    data = document.get("data")
+    return str(data.get("source") if isinstance(data, dict) else data)
 
 
 def _meant(path: KeyPath, legal: Sequence[str]) -> str:
@@ -271,8 +281,7 @@ def _meant(path: KeyPath, legal: Sequence[str]) -> str:
     sections = {key: _fields((key,), {"data": "folder"}) for key in _fields((), {})}
     if places := [f"{key}.{name}" for key, fields in sections.items() if name in fields]:
         return places[0]
-    close = get_close_matches(name, legal, n=1, cutoff=0.5)
-    return close[0] if close else usual
+    return next(iter(get_close_matches(name, legal, n=1, cutoff=0.5)), usual)
 
 
 def _fields(path: KeyPath, document: Mapping[str, Any]) -> list[str]:
@@ -280,9 +289,7 @@ def _fields(path: KeyPath, document: Mapping[str, Any]) -> list[str]:
     model: type[BaseModel] = Job
     for name in path:
         if name == "data":
-            data = document.get("data")
-            source = str(data.get("source") if isinstance(data, dict) else data)
-            model = _DATA_KINDS.get("factory" if ":" in source else source, FactoryData)
+            model = _DATA_KINDS.get(_source(document), FactoryData)
             continue
         field = next((f for n, f in model.model_fields.items() if (f.alias or n) == name), None)
         annotation = field.annotation if field else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -34,10 +35,11 @@ def command(run: Path, verify: bool, prune: int | None, export: Path | None, as_
     from hvdtrain.train.store import stored_in
 
     folder = _checkpoints_of(run)
+    if export:
+        _check_target(export)
     removed = _prune(run, folder, prune) if prune else []
     found = stored_in(folder, whole=verify or export is not None)
-    if export:
-        _export(found, folder, export)
+    exported = _export(found, folder, export) if export else None
     if as_json:
         rows = [
             {
@@ -49,9 +51,13 @@ def command(run: Path, verify: bool, prune: int | None, export: Path | None, as_
             }
             for one in found
         ]
-        print(json.dumps({"schema": 1, "run": str(run), "checkpoints": rows, "removed": removed}))
+        told = {"path": str(export), "step": exported.step} if exported else None
+        document = {"schema": 1, "run": str(run), "checkpoints": rows, "removed": removed, "exported": told}
+        print(json.dumps(document))
     else:
         _show(found, removed)
+        if exported:
+            print(f"exported {exported.path.name} to {export}")
     return int(ExitCode.GATE if verify and any(one.fault for one in found) else ExitCode.DONE)
 
 
@@ -78,13 +84,34 @@ def _prune(run: Path, folder: Path, keep: int) -> list[str]:
         unlock(lock)
 
 
-def _export(found: list[Stored], folder: Path, target: Path) -> None:
+def _check_target(target: Path) -> None:
+    """Refuses a device, a pipe or a folder: the file that is written takes the place of what has its name."""
+    try:
+        is_other = target.exists() and not target.is_file()
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=str(target)) from None
+    if is_other:
+        raise InputError(
+            "is there already, and no regular file", where=str(target), legal="a new or a regular file"
+        )
+    if target.suffix != ".safetensors":
+        _note(f"the format is safetensors, which the name {target.name} does not tell")
+
+
+def _note(text: str) -> None:
+    print(f"hvdtrain: note: {text}", file=sys.stderr)
+
+
+def _export(found: list[Stored], folder: Path, target: Path) -> Stored:
+    """Copies the newest model that is whole; returns the checkpoint that it is of."""
     from hvdtrain.files import sync
     from hvdtrain.train.store import MODEL
 
     whole = next((one for one in found if not one.fault), None)
     if whole is None:
         raise InputError("no checkpoint is whole", where=str(folder))
+    for one in found[: found.index(whole)]:
+        _note(f"{one.path.name} is damaged and passed over: {one.fault}")
     beside = target.with_name(f".{target.name}.part")
     try:
         with beside.open("wb") as file:
@@ -96,6 +123,7 @@ def _export(found: list[Stored], folder: Path, target: Path) -> None:
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+    return whole
 
 
 def _content(path: Path) -> Iterator[bytes]:

@@ -149,7 +149,12 @@ def _program(words: tuple[str, ...], options: dict[str, Any]) -> tuple[tuple[str
     if not words or not words[0]:
         raise InputError("nothing to submit", legal="a job file, or -- PROGRAM [ARGUMENT ...]")
     first = Path(words[0])
-    if len(words) > 1 or not _is_job_file(words[0]):
+    if len(words) > 1 and _is_job_file(words[0]):
+        raise InputError(
+            f"a job file or a program, not both: {words[0]} and {words[1]}",
+            legal="JOB.yaml, or -- PROGRAM [ARGUMENT ...]",
+        )
+    if not _is_job_file(words[0]):
         for option in ("overrides", "run_dir"):
             if options[option]:
                 raise InputError(

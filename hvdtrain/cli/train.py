@@ -81,6 +81,11 @@ def command(job: Path | None, overrides: tuple[str, ...], resume: bool, **option
     world = find_world(os.environ)
     try:
         read = load_job(job, (*overrides, *(["resume=auto"] if resume else [])))
+        if options["overwrite"] and read.resume == "auto" and (resume or _sets_resume(overrides)):
+            raise InputError(
+                "--resume and --overwrite cannot be combined",
+                do="omit --overwrite to go on with the run, or --resume to lose it",
+            )
         if world.launcher == "single":
             return _launch(read, job, world.notice, **options)
         return _join(read, job, world, **options)
@@ -90,6 +95,11 @@ def command(job: Path | None, overrides: tuple[str, ...], resume: bool, **option
             # Long enough for a busy machine, on which ranks do not start at the same moment.
             time.sleep(3.0)
         raise
+
+
+def _sets_resume(overrides: tuple[str, ...]) -> bool:
+    """Whether the command line asks to go on; over a job file's ``resume`` ``--overwrite`` has its way."""
+    return any(override.partition("=")[0].strip() == "resume" for override in overrides)
 
 
 def _join(job: Job, path: Path | None, world: World, **options: Any) -> int:

@@ -158,21 +158,21 @@ class _Shard:
     def samples(self, file: BinaryIO) -> Iterator[tuple[int, int, int]]:
         """Offset, size and class number of each image, in order."""
         current = _Sample("")
-        for member in self._members(file):
+        for member in (members := self._members(file)):
             key, suffix = _split(member.name)
-            if not member.isreg() or (suffix != _LABEL and suffix not in _IMAGES):
+            if not _is_part(member, suffix):
                 self.ignored.add(f"{member.name} in {self.path}")
                 continue
             if member.issparse():
                 raise self._error(f"{member.name} is a sparse file")
             if key != current.key:
-                yield from self._finished(current)
+                yield from self._finished(current, members)
                 if key in self._seen:
-                    raise self._error(f"the members of sample {key!r} do not stand together")
+                    raise self._apart(key)
                 self._seen.add(key)
                 current = _Sample(key)
             self._add(current, member, suffix, file)
-        yield from self._finished(current)
+        yield from self._finished(current, members)
 
     def _members(self, file: BinaryIO) -> Iterator[tarfile.TarInfo]:
         try:
@@ -215,7 +215,8 @@ class _Shard:
         file.seek(member.offset_data)
         text = file.read(min(member.size, _LONGEST_LABEL))
         if not text.strip().isdigit() or member.size > _LONGEST_LABEL:
-            raise self._error(f"{member.name} holds {text!r:.50}", legal="a class number as text")
+            shown = text.decode("utf-8", "replace")
+            raise self._error(f"{member.name} holds {shown!r:.50}", legal="a class number as text")
         sample.label = int(text)
         if sample.label >= self.classes:
             raise self._error(
@@ -223,17 +224,27 @@ class _Shard:
                 legal=f"0 to {self.classes - 1}, since data.classes is {self.classes}",
             )
 
-    def _finished(self, sample: _Sample) -> Iterator[tuple[int, int, int]]:
+    def _finished(self, sample: _Sample, others: Iterator[tarfile.TarInfo]) -> Iterator[tuple[int, int, int]]:
+        """The sample whose members ended; one that lacks a part may have it among ``others``."""
         if not sample.key:
             return
+        if sample.image is None or sample.label is None:
+            names = ((member, *_split(member.name)) for member in others)
+            if any(key == sample.key and _is_part(member, suffix) for member, key, suffix in names):
+                raise self._apart(sample.key)
         if sample.image is None:
             raise self._error(f"sample {sample.key!r} has a label, but no image", legal=_legal())
         if sample.label is None:
             raise self._error(f"sample {sample.key!r} has no label {sample.key}.{_LABEL}")
         yield *sample.image[1:], sample.label
 
-    def _error(self, what: str, legal: str = "") -> InputError:
-        return InputError(f"shard {self.path}: {what}", where=self.where, legal=legal)
+    def _apart(self, key: str) -> InputError:
+        return self._error(
+            f"the members of sample {key!r} do not stand together", do="pack them in the order of their names"
+        )
+
+    def _error(self, what: str, legal: str = "", do: str = "") -> InputError:
+        return InputError(f"shard {self.path}: {what}", where=self.where, legal=legal, do=do)
 
 
 @dataclass
@@ -256,6 +267,10 @@ def _split(name: str) -> tuple[str, str]:
     folder, slash, file = name.rpartition("/")
     key, _, suffix = file.partition(".")
     return f"{folder}{slash}{key}", suffix.lower() if key else ""
+
+
+def _is_part(member: tarfile.TarInfo, suffix: str) -> bool:
+    return member.isreg() and (suffix == _LABEL or suffix in _IMAGES)
 
 
 def _refuse_compressed(shard: str, where: str) -> None:

@@ -13,7 +13,13 @@ from hvdtrain.data.partition import Partition
 from hvdtrain.data.sources import build_source
 from hvdtrain.train.evaluation import build_evaluation
 from hvdtrain.train.keeper import Keeper
-from hvdtrain.train.loading import agreed_listing, tail_notes, training_loader, validation_loader
+from hvdtrain.train.loading import (
+    agreed_listing,
+    batch_notes,
+    tail_notes,
+    training_loader,
+    validation_loader,
+)
 from hvdtrain.train.models import build_model, leaves_gradients_out
 from hvdtrain.train.observe import Emit, Length, Observer, Scalars
 from hvdtrain.train.one_sample import one_value_layers
@@ -123,6 +129,7 @@ def build_parts(job: Job, backend: Backend, run: RunDirectory | None, emit: Emit
             *(resumed.notes if resumed else ()),
             rate.describe(backend.size),
             *source.notes,
+            *batch_notes(train.partition),
             *tail_notes(train.partition),
         ):
             observer.noted(note)

@@ -27,8 +27,14 @@ def classify(
 
 
 def _check_labels(outputs: torch.Tensor, targets: torch.Tensor) -> None:
-    if targets.dtype.is_floating_point or targets.dim() != 1 or outputs.dim() != 2 or not len(targets):
+    if targets.dim() != 1 or outputs.dim() != 2 or not len(targets):
         return
+    if targets.dtype.is_floating_point:
+        kind = str(targets.dtype).removeprefix("torch.")
+        raise TrainingError(
+            f"the data has the label {float(targets[0]):g} of type {kind}: "
+            "labels must be whole numbers, the numbers of classes; mend the data"
+        )
     low, high = int(targets.min()), int(targets.max())
     if low < 0 or high >= outputs.shape[1]:
         wrong = low if low < 0 else high

@@ -84,6 +84,13 @@ def tail_notes(partition: Partition, key: str = "batch.tail") -> list[str]:
     return notes
 
 
+def batch_notes(partition: Partition) -> list[str]:
+    """That a step never gets the batch that was asked for."""
+    asked, there = partition.step_size, partition.num_samples
+    told = f"the global batch of {asked} is larger than the data set of {there}: one step per epoch"
+    return [told] if asked > there else []
+
+
 def _samples(count: int) -> str:
     return "1 sample is" if count == 1 else f"{count} samples are"
 

@@ -57,14 +57,32 @@ def check_batchnorm(
     micro = Passes(partition, 0, accumulate).micro
     for step, count in counts if layers else ():
         if _holds_one(count, partition.num_ranks, micro):
-            samples = "1 sample" if count == 1 else f"{count} samples"
             raise InputError(
-                f"batch: step {step} of each epoch has {samples} on {partition.num_ranks} ranks, a single "
-                f"one on some rank: batch norm {layers[0]!r} cannot train on one value per channel",
-                do="set batch.tail=drop, take another batch or set sync_batchnorm=true"
-                if step > 1
-                else "take a larger batch, fewer ranks or sync_batchnorm=true",
+                f"batch: step {step} of each epoch has {_few(count, partition.num_ranks, accumulate)}: "
+                f"batch norm {layers[0]!r} cannot train on one value per channel",
+                do=_remedies(partition, step, count, accumulate),
             )
+
+
+def _few(count: int, num_ranks: int, accumulate: int) -> str:
+    samples = "1 sample" if count == 1 else f"{count} samples"
+    ranks = "1 rank" if num_ranks == 1 else f"{num_ranks} ranks"
+    alone = f"in some of {accumulate} passes" if accumulate > 1 else "on some rank" if num_ranks > 1 else ""
+    return f"{samples} on {ranks}" + (f", a single one {alone}" if alone and count > 1 else "")
+
+
+def _remedies(partition: Partition, step: int, count: int, accumulate: int) -> str:
+    """What helps: one rank has no others to synchronise with, and one sample is alone on any ranks."""
+    if step > 1:
+        ways = ["set batch.tail=drop", "take another batch"]
+    elif count < partition.step_size:
+        ways = ["take more training data"]  # all there is: a larger batch has no more
+    else:
+        ways = ["take a larger batch"]
+    ways += ["lower batch.accumulate"] if accumulate > 1 and count > 1 else []
+    if partition.num_ranks > 1 and count > 1:
+        ways += ["take fewer ranks", "set sync_batchnorm=true"]
+    return " or ".join(part for part in (", ".join(ways[:-1]), ways[-1]) if part)
 
 
 def _holds_one(count: int, num_ranks: int, micro: int) -> bool:

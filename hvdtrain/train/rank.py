@@ -29,7 +29,7 @@ from hvdtrain.train.parts import Outcome
 from hvdtrain.train.preemption import Watch, deadline
 from hvdtrain.train.rundir import RunDirectory
 from hvdtrain.train.seats import Seating, take_seats
-from hvdtrain.train.stall import Sentinel
+from hvdtrain.train.stall import Sentinel, clear_reports
 
 EVENT_MARK = "\x1ehvdtrain "
 
@@ -87,6 +87,8 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
 
 def _report_folder(backend: Backend, run: RunDirectory | None) -> Path | None:
     """The run directory, where this rank's host sees it; collective."""
+    if run:
+        clear_reports(run.path)
     told = backend.broadcast(str(run.path) if run else "")
     return Path(told) if told and Path(told, "job.yaml").exists() else None
 

@@ -88,7 +88,7 @@ def _check_same(path: Path, job: Job) -> None:
         raise InputError(
             f"the job of the run cannot be read: {' '.join(str(error).split())}",
             where=str(path / "job.yaml"),
-            do="choose another --run-dir, or pass --overwrite to lose that run",
+            do="choose another --run-dir, or pass --overwrite in place of --resume to lose that run",
         ) from None
     before, now = _leaves(earlier), _leaves(job)
     for key in sorted(before.keys() | now.keys()):
@@ -96,7 +96,7 @@ def _check_same(path: Path, job: Job) -> None:
             raise InputError(
                 f"the run has {key} {before.get(key)!r}, the job that is to go on with it {now.get(key)!r}",
                 where=str(path),
-                do=f"give {key} as it was, choose another --run-dir, or pass --overwrite to lose that run",
+                do=f"give {key} as it was, choose another --run-dir, or pass --overwrite in place of --resume to lose that run",
             )
 
 

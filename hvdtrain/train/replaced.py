@@ -12,8 +12,16 @@ from pathlib import Path
 from typing import Any
 
 # Everything that a run writes; only these are ever moved or removed.
-FILES = ("job.yaml", "plan.json", "metrics.jsonl", "profile.json", "report.html", "status.json")
-FOLDERS = ("events", "logs", "checkpoints")
+FILES = (
+    "job.yaml",
+    "plan.json",
+    "metrics.jsonl",
+    "profile.json",
+    "report.html",
+    "status.json",
+    "autopsy.txt",
+)
+FOLDERS = ("events", "logs", "checkpoints", ".autopsy")
 # A whole run that waits; one of which a part is here and the rest in its place; one that is being removed.
 _WHOLE, _PART, _GOING = ".replaced", ".replaced-part", ".replaced-going"
 

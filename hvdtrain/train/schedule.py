@@ -208,13 +208,22 @@ def describe(schedule: ScheduleConfig, lr: float, *, ranks: int, pace: Pace, tot
         pace: Of the training data under these ranks.
         total_epochs: Length of the run, in epochs.
     """
+    warmup = schedule.warmup_epochs
+    is_cut = warmup > total_epochs + _ROUNDING
     return "; ".join(
         (
             f"learning rate: {_peak_words(schedule, lr, ranks, pace.global_batch)}",
             _warmup_words(schedule, pace),
-            _curve_words(schedule, total_epochs),
+            f"the warm-up of {_epochs(warmup)} is longer than the run of {total_epochs:.6g}: "
+            "the peak rate is never reached"
+            if is_cut
+            else _curve_words(schedule, total_epochs),
         )
     )
+
+
+def _epochs(count: float) -> str:
+    return f"{count:g} epoch{'' if count == 1 else 's'}"
 
 
 def _peak_words(schedule: ScheduleConfig, lr: float, ranks: int, global_batch: int) -> str:
@@ -234,7 +243,7 @@ def _warmup_words(schedule: ScheduleConfig, pace: Pace) -> str:
     if schedule.warmup_epochs == 0:
         return "no warm-up"
     steps = math.ceil(schedule.warmup_epochs / pace.step_epochs - _ROUNDING)
-    return f"warm-up over {schedule.warmup_epochs:g} epochs ({steps} steps)"
+    return f"warm-up over {_epochs(schedule.warmup_epochs)} ({steps} step{'' if steps == 1 else 's'})"
 
 
 def _curve_words(schedule: ScheduleConfig, total_epochs: float) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from hvdtrain.config import StallConfig
 from hvdtrain.errors import ExitCode
 
 AUTOPSY = "autopsy.txt"
+_PARTS = ".autopsy"
 # Sections in which a rank works by itself: one that stands still there is waited for.
 WORKING = frozenset({"start", "loading", "forward", "backward", "optimizer", "evaluation", "saving"})
 # The limit for a step follows what the run has shown, within these.
@@ -155,7 +157,7 @@ class Sentinel:
     def _put_together(self, head: str) -> str:
         """Writes this rank's report; the lowest rank that has one makes and tells the autopsy of all."""
         assert self._folder is not None
-        parts = self._folder / ".autopsy"
+        parts = self._folder / _PARTS
         parts.mkdir(exist_ok=True)
         with (parts / f"rank-{self._rank}.part").open("w", encoding="utf-8") as file:
             file.write(f"{head}\n")
@@ -175,6 +177,11 @@ class Sentinel:
         bodies = "\n".join(reports[rank] for rank in sorted(reports))
         (self._folder / AUTOPSY).write_text(f"{verdict}\n\n{bodies}", "utf-8")
         return f"{verdict}; every rank's stack: {self._folder / AUTOPSY}"
+
+
+def clear_reports(folder: Path) -> None:
+    """Removes what the ranks of an earlier life of the run reported."""
+    shutil.rmtree(folder / _PARTS, ignore_errors=True)
 
 
 def verdict_on(reports: dict[int, str], size: int) -> str:

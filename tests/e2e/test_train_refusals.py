@@ -63,6 +63,12 @@ def job(tmp_path):
         (GOOD, ["--run-dir", ""], ["'--run-dir'", "the path is empty"]),
         (GOOD, ["--run-dir", "/"], ["/: run directory holds files that are no run's", "choose a new or an"]),
         (GOOD, ["--run-dir", ".", "--overwrite"], ["holds files that are no run's: job.yaml, parts.py"]),
+        (GOOD, ["--resume", "--overwrite"], ["--resume and --overwrite cannot be combined"]),
+        (
+            GOOD,
+            ["--set", "resume=auto", "--run-dir", "r", "--overwrite"],
+            ["--resume and --overwrite cannot be combined; omit --overwrite"],
+        ),
         (GOOD, ["--set", "tuning.timeline=none/t.json"], ["tuning.timeline: none/t.json", "no folder none"]),
         (
             GOOD,

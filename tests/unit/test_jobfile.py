@@ -313,6 +313,16 @@ def test_two_overrides_of_a_pair_are_refused(written):
         (MINIMAL + "batch_size: 1\n", ["did you mean 'batch.per_rank'?"]),
         (MINIMAL + "num_workers: 1\n", ["did you mean 'data.workers'?"]),
         (MINIMAL + "image_size: 1\n", ["did you mean 'data.image_size'?"]),
+        (
+            MINIMAL.replace("data: digits", "data: {source: digits, sampling: {name: balanced}}"),
+            [
+                "data.sampling is not used by source digits; legal with folder, tar, package.module:factory",
+            ],
+        ),
+        (
+            MINIMAL.replace("data: digits", "data: {source: folder, path: x, classes: 3}"),
+            ["data.classes is not used by source folder; legal with tar, synthetic"],
+        ),
         (MINIMAL + "steps: 3\n", [":4: exactly one of epochs and steps"]),
     ],
 )

@@ -177,9 +177,10 @@ def _forward_cause(what: str, other: Record) -> Cause:
             "ranks: verify with dropout 0",
         )
     if batchnorms and (facts["mixes_samples"] or what != "loss"):
+        verb = "normalises" if len(batchnorms) == 1 else "normalise"
         return Cause(
             "BatchNorm",
-            f"{begin}: {_layers(batchnorms)} normalise over the samples of one rank, so a sample's output "
+            f"{begin}: {_layers(batchnorms)} {verb} over the samples of one rank, so a sample's output "
             "depends on which others are on its rank",
             "set sync_batchnorm: true",
         )

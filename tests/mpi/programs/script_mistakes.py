@@ -133,7 +133,17 @@ def refused():
     own = torch.optim.SGD(second.parameters(), lr=0.1)
     expect("clip_norm is -1", run.distribute, second, own, clip_norm=-1)
     expect("on_nan is 'ignore'", run.distribute, second, own, on_nan="ignore")
-    expect("Stream is no map-style", run.loader, Stream(5), batch_size=1)
+    expect("tail is 'pad'", run.loader, Stream(5), batch_size=1, tail="pad")
+    expect("a DataLoader", run.loader, DataLoader(samples(4)), batch_size=1)
+    expect("shuffle='no'", run.loader, samples(40), batch_size=1, shuffle="no")
+    expect("workers -1", run.loader, samples(40), batch_size=1, workers=-1)
+    expect(
+        "batch_size=1 on rank 0 and 2 on rank 1|=2 on rank 1 and 1 on", run.loader, samples(9), 1 + run.rank
+    )
+    expect("returned before", run.distribute, model, optimizer)
+    expect("a SGD as the model", run.distribute, own, second)
+    expect("got '3'", lambda: next(run.epochs("3")))
+    expect("got None", lambda: next(run.progress(None)))
     expect("batch_size", run.loader, samples(40), batch_size=0)
     expect("tail is 'keep'", run.loader, samples(40), batch_size=1, tail="keep")
     expect("has different lengths: 40 .*41 .rank 1.", run.loader, samples(40 + run.rank), batch_size=8)

@@ -1,5 +1,8 @@
 """``hvdtrain checkpoints``: what it removes and copies, and what it says where it cannot."""
 
+import json
+import os
+
 import pytest
 
 from hvdtrain.cli.checkpoints import command
@@ -57,12 +60,38 @@ def test_the_newest_model_is_copied(run, tmp_path):
 
 
 def test_a_target_that_cannot_be_written_is_named(run, tmp_path):
-    (tmp_path / "model").mkdir()
-    with pytest.raises(InputError, match=f"^{tmp_path}/model: cannot be written: Is a directory"):
-        invoke(run, "--export", tmp_path / "model")
     with pytest.raises(InputError, match=f"^{tmp_path}/none/model: cannot be written: No such file"):
         invoke(run, "--export", tmp_path / "none" / "model")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "run"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
+def test_what_is_no_regular_file_is_not_replaced(run, tmp_path, kind):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("pipe")
+    target = tmp_path / kind
+    before = target.lstat()
+    with pytest.raises(InputError, match=f"^{target}: is there already, and no regular file; legal: a new"):
+        invoke(run, "--prune", "1", "--export", target)
+    assert (target.lstat().st_ino, target.lstat().st_mode) == (before.st_ino, before.st_mode)
+    assert names(run) == ["step-1", "step-2", "step-3"]
+
+
+def test_what_is_exported_where_is_told(run, tmp_path, capsys):
+    target = tmp_path / "model.safetensors"
+    target.write_bytes(b"old")
+    assert invoke(run, "--export", target) == 0
+    told = capsys.readouterr()
+    assert told.out.endswith(f"exported step-3 to {target}\n")
+    assert told.err == ""
+    (run / "checkpoints" / "step-3" / "state.pt").write_bytes(b"STATE")
+    assert invoke(run, "--export", tmp_path / "model.pt", "--json") == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["exported"] == {"path": str(tmp_path / "model.pt"), "step": 2}
+    assert (tmp_path / "model.pt").read_bytes() == b"model 2"
+    assert "note: the format is safetensors, which the name model.pt does not tell\n" in told.err
+    assert "note: step-3 is damaged and passed over: " in told.err
 
 
 def test_a_model_that_cannot_be_read_is_named(run, tmp_path):

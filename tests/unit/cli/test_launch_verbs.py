@@ -146,3 +146,13 @@ def test_login_nodes_load_nothing_heavy():
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_job_file_and_a_program_are_not_submitted_together(capsys, tmp_path):
+    path = tmp_path / "photos.yaml"
+    path.write_text("model: digits_cnn\ndata: digits\nepochs: 1\n")
+    for words in (("--dry-run", str(path)), (str(path), "--dry-run")):
+        assert main(("submit", *words, "--", "python", "x.py")) == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert f"a job file or a program, not both: {path} and python; legal: JOB.yaml, or" in told.err

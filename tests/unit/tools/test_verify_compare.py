@@ -318,3 +318,13 @@ def test_steps_in_which_rounding_alone_grows_large_prove_nothing(pair):
     assert compare(one, two, TOLERANCE, [0.0, 0.4, 0.4]).proven == 1
     assert compare(one, two, TOLERANCE).proven == 1
     assert compare(one, one, TOLERANCE).proven == 2
+
+
+@pytest.mark.parametrize(
+    ("layers", "told"), [(["2"], "layer 2 normalises over"), (["1", "2"], "2 layers (1, 2) normalise over")]
+)
+def test_one_layer_normalises_and_several_normalise(pair, verdict, layers, told):
+    for made in pair:
+        made.facts |= {"batchnorms": layers, "mixes_samples": True}
+    pair[1].loss[1] *= 1.01
+    assert told in verdict()[1].evidence

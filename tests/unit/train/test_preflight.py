@@ -35,6 +35,39 @@ def test_a_pass_of_one_sample(samples, ranks, batch, tail, steps, accumulate, to
     check_batchnorm(partition, [], num_steps=steps, accumulate=accumulate)
 
 
+@pytest.mark.parametrize(
+    ("samples", "ranks", "batch", "tail", "accumulate", "told"),
+    [
+        (5, 1, 1, "weight", 1, "has 1 sample on 1 rank: batch norm 'bn' .* channel; take a larger batch$"),
+        (5, 1, 1, "drop", 1, "; take a larger batch$"),
+        (5, 1, 4, "weight", 1, "step 2 .* channel; set batch.tail=drop or take another batch$"),
+        (
+            5,
+            2,
+            4,
+            "pad",
+            1,
+            "; set batch.tail=drop, take another batch, take fewer ranks or set sync_batchnorm=true$",
+        ),
+        (5, 2, 4, "weight", 1, "1 sample on 2 ranks: .*; set batch.tail=drop or take another batch$"),
+        (1, 1, 4, "weight", 1, "; take more training data$"),
+        (
+            8,
+            1,
+            4,
+            "weight",
+            4,
+            "4 samples on 1 rank, a single one in some of 4 passes: .* larger batch or lower batch.accum",
+        ),
+        (8, 2, 2, "weight", 1, "a larger batch, take fewer ranks or set sync_batchnorm=true$"),
+    ],
+)
+def test_only_what_helps_is_advised(samples, ranks, batch, tail, accumulate, told):
+    partition = Partition(samples, ranks, global_batch=batch, tail=tail)
+    with pytest.raises(InputError, match=told):
+        check_batchnorm(partition, ["bn"], num_steps=partition.num_steps(), accumulate=accumulate)
+
+
 @pytest.mark.parametrize("tail", ["weight", "pad", "drop"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_the_check_agrees_with_the_passes_that_are_taken(tail, ranks):

@@ -156,9 +156,9 @@ def test_a_length_in_steps_ends_with_the_curve_in_any_world():
     assert after(39) == pytest.approx(0.1 / 4.5)
 
 
-def described(lr, ranks, **options):
+def described(lr, ranks, total_epochs=90, **options):
     pace = Pace(num_samples=1_281_167, global_batch=8192)
-    return describe(ScheduleConfig(**options), lr, ranks=ranks, pace=pace, total_epochs=90)
+    return describe(ScheduleConfig(**options), lr, ranks=ranks, pace=pace, total_epochs=total_epochs)
 
 
 def test_what_is_applied_is_told():
@@ -179,3 +179,16 @@ def test_what_is_applied_is_told():
     assert described(1, 2, name="polynomial", power=2, final_fraction=0.1).endswith(
         "then polynomial of power 2 to 0.1 of the peak at epoch 90"
     )
+
+
+@pytest.mark.parametrize(("epochs", "is_cut"), [(1, True), (4.5, True), (5, False), (6, False)])
+def test_a_warm_up_that_outlasts_the_run_is_told(epochs, is_cut):
+    told = described(1, 2, epochs, name="cosine", warmup_epochs=5)
+    never = f"the warm-up of 5 epochs is longer than the run of {epochs:g}: the peak rate is never reached"
+    assert told.endswith(f"warm-up over 5 epochs (782 steps); {never}") == is_cut
+    assert ("then cosine" in told) != is_cut
+
+
+def test_a_warm_up_as_long_as_the_run_reaches_the_peak_in_its_last_step():
+    schedule = ScheduleConfig(warmup_epochs=2)
+    assert learning_rate(schedule, 1.0, 7, steps_per_epoch=4, total_steps=8) == 1.0
