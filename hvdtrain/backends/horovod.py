@@ -126,7 +126,8 @@ class _HorovodReplica(Replica):
             if parameter.requires_grad and parameter.grad is None:
                 parameter.grad = self._zero_gradient(parameter)
         self._distributed.synchronize()
-        self._fill_gradients()  # alone, Horovod reduces nothing and fills nothing
+        if hvd.size() == 1:
+            self._fill_gradients()  # alone, Horovod reduces nothing and fills nothing
 
     def apply(self) -> None:
         with self._distributed.skip_synchronize():

@@ -96,8 +96,8 @@ def _check_same(path: Path, job: Job) -> None:
             raise InputError(
                 f"the run has {key} {before.get(key)!r}, the job that is to go on with it {now.get(key)!r}",
                 where=str(path),
-                do=f"give {key} as it was, choose another --run-dir, or pass --overwrite in place of --resume "
-                "to lose that run",
+                do=f"give {key} as it was, choose another --run-dir, or pass --overwrite in place of "
+                "--resume to lose that run",
             )
 
 

@@ -60,6 +60,9 @@ class StepEnd:
     votes: tuple[int, ...] = ()
 
 
+# Steps between two looks at which parameters are trained: with many small ones a look costs some per cent.
+_CHECK_EVERY = 20
+_NO = torch.zeros((), dtype=torch.bool)
 # A loss scaler that begins at 2^16 needs 16 steps at most; what goes on beyond will not end by itself.
 _MOST_IN_A_ROW = 100
 
@@ -114,7 +117,8 @@ class Stepper:
         is_first = share.number == 0
         self.replica.begin_pass(is_first, share.is_last, share.num_passes)
         if is_first:
-            self.replica.check_trained()
+            if self.step % _CHECK_EVERY == 0:
+                self.replica.check_trained()
             self._is_fresh = True
             if self._rules.on_nan == "skip":
                 # Running statistics that the forward pass of a step that is left out would spoil.
@@ -138,11 +142,18 @@ class Stepper:
         before, now = self._gathered.add(share)
         if loss is not None and share.weight:
             self._bad.append(~torch.isfinite(loss.detach()).reshape(()))
-        if share.is_last:
+        if share.is_last and self.replica.needs_backward:
+            # Beside the gradients, which this engine reduces inside the backward pass.
             self._counted = self._start_counting()
         factor = self._factor(share, before, now)
-        if loss is None:
-            return
+        if loss is not None:
+            self._run_backward(loss, share, factor, alone)
+        if share.is_last and not self.replica.needs_backward:
+            # With the last gradients, into whose buffer Horovod fuses it: before them it would be a
+            # reduction of its own.
+            self._counted = self._start_counting()
+
+    def _run_backward(self, loss: torch.Tensor, share: Share, factor: float, alone: bool) -> None:
         scaled = self.scaler.scale(loss if factor == 1.0 else loss * factor)
         inputs = None if alone else self.replica.trained
         # A loss over nothing may be 0/0, and NaN times 0 is NaN.
@@ -233,7 +244,7 @@ class Stepper:
 
     def _start_counting(self) -> Callable[[], torch.Tensor]:
         """Begins to count the ranks whose loss is no finite number, beside the gradients' reduction."""
-        bad = torch.stack(self._bad).any() if self._bad else torch.zeros((), dtype=torch.bool)
+        bad = self._bad[0] if len(self._bad) == 1 else torch.stack(self._bad).any() if self._bad else _NO
         flags = bad.reshape(1).to(self._backend.device, torch.float32)
         if answers := [float(question()) for question in self.ask]:
             flags = torch.cat([flags, torch.tensor(answers, device=flags.device)])
