@@ -13,6 +13,8 @@ import pytest
 import yaml
 from PIL import Image
 
+from hvdtrain.train.store import commit
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
@@ -39,12 +41,22 @@ def workspace(tmp_path):
     return tmp_path
 
 
+def make_run(folder):
+    """A run directory with a checkpoint, as the command before on that page leaves it."""
+    beside = folder / "checkpoints" / ".step-1.1"
+    beside.mkdir(parents=True)
+    (beside / "state.pt").write_bytes(b"state")
+    commit(beside, folder / "checkpoints" / "step-1", {"step": 1})
+
+
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line not in BY_CI])
 def test_command(line, workspace, run_program, bin_dir):
     words = shlex.split(line)
     env = {"PATH": f"{bin_dir}{os.pathsep}{os.environ['PATH']}"}
     if "train" in words and "photos.yaml" not in words:
         words += ["--set", "epochs=1"]
+    if "checkpoints" in words:
+        make_run(workspace / words[words.index("checkpoints") + 1])
     ended = run_program([str(bin_dir / words[0]), *words[1:]], env)
     assert ended.code == 0, ended.err
     assert ended.out
