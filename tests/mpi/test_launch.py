@@ -198,7 +198,7 @@ def test_program_that_does_not_exist(launcher, token):
     lines = []
     outcome = launch_job(make_plan(2, "/no/such/program", token), lines.append, print, launcher=launcher)
     assert (outcome.exit_code, lines) == (2, [])  # what the ranks say is told once, with the verdict
-    first, detail = failure_text(outcome).splitlines()
+    first, detail, *_ = failure_text(outcome).splitlines()  # another rank may have failed too
     assert first.endswith("exit code 127 (the program was not found)")
     assert detail == "hvdtrain: cannot start '/no/such/program': No such file or directory"
 
