@@ -1,4 +1,4 @@
-"""Kinds of values that options take, with errors in the words of this program."""
+"""Kinds of values that options take, with errors in the words of this program, and what follows from them."""
 
 from __future__ import annotations
 
@@ -32,3 +32,9 @@ class RankCount(IntParamType):
         if not (str(value).isdecimal() and 1 <= int(value) <= _MAX_RANKS):
             self.fail(f"must be a whole number from 1 to {_MAX_RANKS}, found {str(value)!r}", param, ctx)
         return int(value)
+
+
+def import_folders(job: Path | None) -> list[str]:
+    """Where factories of the user's are looked for: the working and the job file's folder."""
+    folders = [Path.cwd(), job.resolve().parent] if job else [Path.cwd()]
+    return [str(folder) for folder in dict.fromkeys(folders)]

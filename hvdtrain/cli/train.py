@@ -14,7 +14,7 @@ import click
 
 from hvdtrain.cli.ending_signals import ending_signals
 from hvdtrain.cli.ends import End, settle, show_result, tell
-from hvdtrain.cli.option_types import FilledPath, RankCount
+from hvdtrain.cli.option_types import FilledPath, RankCount, import_folders
 from hvdtrain.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _join(job: Job, path: Path | None, world: World, **options: Any) -> int:
             f"-np {num_ranks} inside a launch of {counted(world.size, 'rank')} by {world.launcher}",
             do="omit -np",
         )
-    sys.path += _import_path(path)
+    sys.path += import_folders(path)
     view = open_view(job.output.log_every_s)
     try:
         result = join(job, world, options["run_dir"], options["overwrite"], view)
@@ -209,14 +209,8 @@ def _check(job: Job, path: Path | None, size: int) -> None:
     check_batch(job, size)
     check_timeline(job.tuning.timeline)
     choose_backend(job.backend, size)
-    sys.path += _import_path(path)
+    sys.path += import_folders(path)
     validate_source(job.data)
-
-
-def _import_path(path: Path | None) -> list[str]:
-    """Where factories of the user's are looked for: the working and the job file's folder."""
-    folders = [Path.cwd(), path.resolve().parent] if path else [Path.cwd()]
-    return [str(folder) for folder in dict.fromkeys(folders)]
 
 
 def _with_job(plan: LaunchPlan, job: Job, path: Path | None, run: RunDirectory | None) -> LaunchPlan:
@@ -224,7 +218,7 @@ def _with_job(plan: LaunchPlan, job: Job, path: Path | None, run: RunDirectory |
 
     from hvdtrain.train.launching import rank_program
 
-    program, env = rank_program(job, run, _import_path(path))
+    program, env = rank_program(job, run, import_folders(path))
     return replace(plan, program=program, env=env, log_dir=run.logs.resolve() if run else None)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from hvdtrain.cli.ending_signals import ending_signals
-from hvdtrain.cli.option_types import FilledPath, RankCount
+from hvdtrain.cli.option_types import FilledPath, RankCount, import_folders
 from hvdtrain.errors import ExitCode, InputError
 
 
@@ -58,15 +58,15 @@ def command(job: Path | None, overrides: tuple[str, ...], as_json: bool, **optio
     from hvdtrain.tools.verify.request import make_request, parse_sizes
 
     _refuse_launch()
-    import_path = [Path.cwd(), job.resolve().parent] if job else [Path.cwd()]
-    sys.path += list(dict.fromkeys(map(str, import_path)))
+    folders = import_folders(job)
+    sys.path += folders
     request = make_request(
         load_job(job, overrides),
         parse_sizes(options["sizes"]),
         _words(options["backend"]),
         steps=options["steps"],
         tolerance=options["tolerance"],
-        import_path=list(dict.fromkeys(import_path)),
+        import_path=folders,
     )
     launches = plan_launches(request, options["slots"], options["launcher"], os.environ)
     try:
