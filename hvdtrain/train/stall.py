@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import re
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -32,6 +33,9 @@ _GATHER_S = 3.0
 # What it gets to tell of it before the others end.
 _TELL_FIRST_S = 1.0
 _LOOK_EVERY_S = 0.5
+# Where a collective is waited for. It may be part of another section: batch norm over all ranks in the
+# forward pass, DDP's new buckets before the second one.
+_COLLECTIVE = re.compile(r"/(horovod/torch|torch/distributed|hvdtrain/backends)/|in _pre_forward$")
 
 
 @dataclass
@@ -193,8 +197,8 @@ def verdict_on(reports: dict[int, str], size: int) -> str:
     """
     missing = [rank for rank in range(size) if rank not in reports]
     sections = {rank: _section(text) for rank, text in reports.items()}
-    waiting = [rank for rank, section in sections.items() if section not in WORKING]
-    working = [rank for rank, section in sections.items() if section in WORKING]
+    waiting = {rank for rank, text in reports.items() if _is_waiting(text)}
+    working = [rank for rank in reports if rank not in waiting]
     if missing:
         return f"{_ranks(missing)} silent: no report, stopped or gone; {_others(waiting, sections)}"
     if working and waiting:
@@ -204,13 +208,24 @@ def verdict_on(reports: dict[int, str], size: int) -> str:
     return f"no single rank is silent: all stand in {where}"
 
 
-def _others(waiting: list[int], sections: dict[int, str]) -> str:
+def _others(waiting: set[int], sections: dict[int, str]) -> str:
     if not waiting:
         return "nobody waits for it in a reduction"
-    return f"{_ranks(waiting)} waiting in {sections[waiting[0]]}"
+    section = sections[min(waiting)]
+    where = f"a collective of {section}" if section in WORKING else section
+    return f"{_ranks(waiting)} waiting in {where}"
 
 
-def _ranks(ranks: list[int]) -> str:
+def _is_waiting(report: str) -> bool:
+    """Whether a rank stands where it waits for others, by its section or by its main thread's last call."""
+    if _section(report) not in WORKING:
+        return True
+    # The thread that dumps is "Current thread"; the main one is the last.
+    calls = report.rpartition("Thread 0x")[2].splitlines()[1:2]
+    return any(_COLLECTIVE.search(call) for call in calls)
+
+
+def _ranks(ranks: Collection[int]) -> str:
     shown = ", ".join(map(str, sorted(ranks)[:8])) + (" ..." if len(ranks) > 8 else "")
     return f"rank {shown} is" if len(ranks) == 1 else f"ranks {shown} are"
 

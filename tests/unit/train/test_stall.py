@@ -67,8 +67,15 @@ def test_a_save_gives_the_next_step_more_time_and_teaches_nothing(clock):
     assert one.limit_s == 30
 
 
-def report(rank, section):
-    return f"rank {rank}: in {section}, last finished step 7, no progress for 5 s\nThread 1\n"
+def report(rank, section, call='job.py", line 3 in forward'):
+    head = f"rank {rank}: in {section}, last finished step 7, no progress for 5 s\n"
+    watcher = (
+        'Current thread 0x07f2 (most recent call first):\n  File "hvdtrain/train/stall.py", line 1 in _x\n'
+    )
+    engine = (
+        'Thread 0x07f1 (most recent call first):\n  File "/x/torch/distributed/c10d.py", line 1 in wait\n'
+    )
+    return f'{head}{watcher}\n{engine}\nThread 0x07f0 (most recent call first):\n  File "/{call}\n'
 
 
 @pytest.mark.parametrize(
@@ -97,3 +104,26 @@ def report(rank, section):
 def test_the_verdict(sections, size, told):
     reports = {rank: report(rank, section) for rank, section in sections.items()}
     assert told in verdict_on(reports, size)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'x/horovod/torch/mpi_ops.py", line 1282 in synchronize',
+        'x/torch/distributed/distributed_c10d.py", line 3025 in all_reduce',
+        'x/torch/nn/parallel/distributed.py", line 1613 in _pre_forward',
+        'x/hvdtrain/backends/ddp.py", line 120 in wait',
+    ],
+)
+def test_a_collective_inside_another_section_is_waited_in(call):
+    """Batch norm over all ranks reduces in the forward pass; DDP makes its buckets before the second one."""
+    reports = {0: report(0, "forward", call), 1: report(1, "loading"), 2: report(2, "backward", call)}
+    told = "rank 1 is silent in loading; ranks 0, 2 are waiting in a collective of forward"
+    assert verdict_on(reports, 3) == told
+
+
+def test_a_forward_pass_through_ddp_is_no_wait():
+    caller = 'File "/x/torch/nn/parallel/distributed.py", line 1 in forward'
+    call = f'x/torch/nn/modules/linear.py", line 9 in forward\n  {caller}'
+    reports = {0: report(0, "forward", call), 1: report(1, "reduction")}
+    assert verdict_on(reports, 2) == "rank 0 is silent in forward; rank 1 is waiting in reduction"
