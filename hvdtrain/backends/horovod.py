@@ -26,6 +26,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from hvdtrain.backends.base import PLAIN, Backend, Reduction, Replica
+from hvdtrain.backends.short_path import shorten
 from hvdtrain.errors import InputError
 from hvdtrain.topology.environ import World, check_engine_size, find_world
 
@@ -77,6 +78,8 @@ class HorovodBackend(Backend):
             op=hvd.Adasum if is_adasum else hvd.Average,
         )
         type(distributed).zero_grad = _zero_grad
+        if not is_adasum and reduction.compression == "none" and not hvd.rocm_built():
+            shorten(distributed, hvd.mpi_ops)
         if optimizer.state:
             # The distributed optimizer is a new object: what was in the old one's state is gone.
             distributed.load_state_dict(optimizer.state_dict())

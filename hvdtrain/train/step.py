@@ -62,7 +62,6 @@ class StepEnd:
 
 # Steps between two looks at which parameters are trained: with many small ones a look costs some per cent.
 _CHECK_EVERY = 20
-_NO = torch.zeros((), dtype=torch.bool)
 # A loss scaler that begins at 2^16 needs 16 steps at most; what goes on beyond will not end by itself.
 _MOST_IN_A_ROW = 100
 
@@ -141,17 +140,14 @@ class Stepper:
             self._is_fresh, self._own = False, 0.0
         before, now = self._gathered.add(share)
         if loss is not None and share.weight:
-            self._bad.append(~torch.isfinite(loss.detach()).reshape(()))
-        if share.is_last and self.replica.needs_backward:
-            # Beside the gradients, which this engine reduces inside the backward pass.
+            # NaN where the loss is no finite number, 0 elsewhere.
+            self._bad.append(loss.detach() * 0)
+        if share.is_last:
+            # Before the gradients: behind the last of them it may wait for a cycle of its own, unhidden.
             self._counted = self._start_counting()
         factor = self._factor(share, before, now)
         if loss is not None:
             self._run_backward(loss, share, factor, alone)
-        if share.is_last and not self.replica.needs_backward:
-            # With the last gradients, into whose buffer Horovod fuses it: before them it would be a
-            # reduction of its own.
-            self._counted = self._start_counting()
 
     def _run_backward(self, loss: torch.Tensor, share: Share, factor: float, alone: bool) -> None:
         scaled = self.scaler.scale(loss if factor == 1.0 else loss * factor)
@@ -184,8 +180,8 @@ class Stepper:
         self.step += 1
         self._is_fresh = True
         self.replica.finish()
-        num_bad, *votes = self._counted().tolist()
-        end = self._finish(bool(num_bad), self._gathered.total)
+        bad, *votes = self._counted().tolist()
+        end = self._finish(math.isnan(bad), self._gathered.total)
         self._num_in_a_row = self._num_in_a_row + 1 if end.skipped and end.total else 0
         if self._num_in_a_row == _MOST_IN_A_ROW:
             raise TrainingError(
@@ -243,15 +239,21 @@ class Stepper:
             scale(self.replica.trained, rules.clip_norm / norm)
 
     def _start_counting(self) -> Callable[[], torch.Tensor]:
-        """Begins to count the ranks whose loss is no finite number, beside the gradients' reduction."""
-        bad = self._bad[0] if len(self._bad) == 1 else torch.stack(self._bad).any() if self._bad else _NO
-        flags = bad.reshape(1).to(self._backend.device, torch.float32)
-        if answers := [float(question()) for question in self.ask]:
-            flags = torch.cat([flags, torch.tensor(answers, device=flags.device)])
+        """Begins to learn of losses that are no finite numbers, beside the gradients' reduction.
+
+        The sum over ranks is NaN where one of them has such a loss, 0 elsewhere; behind it the answers to
+        ``ask`` are counted.
+        """
+        flags = torch.zeros(1 + len(self.ask), device=self._backend.device)
+        for bad in self._bad:
+            flags[0] += bad.reshape(())
+        for number, question in enumerate(self.ask, 1):
+            if question():
+                flags[number] = 1
         return self._backend.start_sum(flags, f"{self._name}bad")
 
     def _told_loss(self) -> str:
-        own = bool(torch.stack(self._bad).any()) if self._bad else False
+        own = any(map(math.isnan, self._bad))
         ranks = [str(rank) for rank, is_bad in enumerate(self._backend.gather(own)) if is_bad]
         return f"the loss is no finite number on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
 

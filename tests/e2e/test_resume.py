@@ -1,5 +1,6 @@
 """A run that was stopped goes on as if nothing had happened."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -93,9 +94,10 @@ def ranks_below(process):
     """The training processes of a launch, in the order of their ranks."""
     found = {}
     for child in psutil.Process(process.pid).children(recursive=True):
-        # Launcher and agents have the same words in their own command lines.
-        if child.cmdline()[1:] == ["-P", "-m", "hvdtrain.train.rank"]:
-            found[int(child.environ()["OMPI_COMM_WORLD_RANK"])] = child
+        with contextlib.suppress(psutil.Error):  # it may have ended
+            # Launcher and agents have the same words in their own command lines.
+            if child.cmdline()[1:] == ["-P", "-m", "hvdtrain.train.rank"]:
+                found[int(child.environ()["OMPI_COMM_WORLD_RANK"])] = child
     return [found[rank] for rank in sorted(found)]
 
 
