@@ -1,0 +1,194 @@
+"""``hvdtrain advise``: whether more GPUs are worth it, from a profile or from measured throughputs."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.types import FloatParamType
+
+from hvdtrain.cli.option_types import FilledPath, RankCount
+from hvdtrain.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from hvdtrain.scaling.measured_input import Measured
+
+_OF_PROFILE = ("energy_price", "deadline", "budget", "target_steps", "max_gpus")
+_OF_MEASURED = ("params", "batch_per_gpu", "accumulate", "predict", "compression", "samples")
+
+
+class Amount(FloatParamType):
+    """A finite number, at least 0 or above it, and at most ``high``."""
+
+    name = "number"
+
+    def __init__(self, *, zero: bool = False, high: float = math.inf) -> None:
+        self.zero, self.high = zero, high
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, or click's usage error."""
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not (
+            (number > 0 or (self.zero and number == 0)) and number <= self.high and math.isfinite(number)
+        ):
+            bound = "of at least 0" if self.zero else "above 0"
+            upper = f" and at most {self.high:g}" if math.isfinite(self.high) else ""
+            self.fail(f"must be a number {bound}{upper}, found {str(value)!r}", param, ctx)
+        return number
+
+
+@click.command()
+@click.argument("profile", required=False, type=FilledPath())
+@click.option(
+    "--network",
+    metavar="FILE|NAME",
+    help="File of `hvdtrain bench allreduce --json`, or a name: 25GbE, 25GbE-RDMA, 100GbE-CPU, "
+    "InfiniBand HDR, 8xHDR, EFA, NVLink3, PCIe3; NVLink+25GbE for inside and between nodes; 1GbE@2ms adds a "
+    "delay.",
+)
+@click.option("--max-gpus", type=RankCount(), help="Largest number of GPUs; 64 if not given.")
+@click.option("--gpus-per-node", type=RankCount(), help="GPUs of a full node; 8 if not told.")
+@click.option("--price", type=Amount(zero=True), help="Price of a GPU-hour, in any currency.")
+@click.option("--energy-price", type=Amount(zero=True), help="Price of a kilowatt-hour.")
+@click.option("--deadline", type=Amount(), metavar="H", help="Hours to finish in; exit code 3 if none can.")
+@click.option("--budget", type=Amount(), metavar="B", help="Cost to finish at; exit code 3 if none can.")
+@click.option(
+    "--min-efficiency",
+    type=Amount(high=1.0),
+    metavar="X",
+    help="Least efficiency, from 0 to 1, at the largest number of GPUs; exit code 3 below it.",
+)
+@click.option("--target-steps", type=click.IntRange(min=1), help="Steps of the profiled global batch to do.")
+@click.option(
+    "--measured", metavar="GPUS:RATE,...", help="Samples/s that were measured, such as 1:872,8:6679."
+)
+@click.option("--params", metavar="N", help="With --measured: parameters, such as 25.6M.")
+@click.option(
+    "--batch-per-gpu", type=Amount(), metavar="B", help="With --measured: samples of a micro-batch."
+)
+@click.option(
+    "--accumulate", type=click.IntRange(1, 1_000_000), help="With --measured: micro-batches a step."
+)
+@click.option("--predict", metavar="N,...", help="With --measured: numbers of GPUs to predict.")
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "fp16", "bf16"]),
+    help="With --measured: how gradients go over the network.",
+)
+@click.option("--samples", metavar="N", help="With --measured: samples that the cost is of; 1M if not given.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def command(profile: Path | None, measured: str | None, as_json: bool, **options: Any) -> int:
+    """Tell whether more GPUs are worth it, what limits, and what to do first.
+
+    From PROFILE, the profile.json of `hvdtrain profile`, or from throughputs that somebody measured. Ends
+    with 3 where a limit that was set does not hold.
+
+    \b
+    hvdtrain advise profile.json --network 25GbE --max-gpus 32 --price 2.5
+    hvdtrain advise profile.json --network network.json --min-efficiency 0.8 --json
+    hvdtrain advise --measured 1:872,8:6679 --params 25.6M --gpus-per-node 8 --network 25GbE --predict 16,32
+    """  # noqa: D301 - \b is click's
+    _check_mode(profile, measured, options)
+    if measured is not None:
+        return _from_measured(measured, options, as_json)
+    assert profile is not None
+    return _from_profile(profile, options, as_json)
+
+
+def _check_mode(profile: Path | None, measured: str | None, options: dict[str, Any]) -> None:
+    """One source, and only options of it: none is passed over in silence."""
+    if (profile is None) == (measured is None):
+        what = "a profile and --measured, both" if profile else "neither a profile nor --measured"
+        raise InputError(f"{what} given", legal="PROFILE, or --measured GPUS:RATE,...")
+    other, of = (_OF_PROFILE, "a profile") if profile is None else (_OF_MEASURED, "--measured")
+    for name in other:
+        if options[name] is not None:
+            raise InputError(f"goes with {of} only", where=f"--{name.replace('_', '-')}")
+
+
+def _from_profile(path: Path, options: dict[str, Any], as_json: bool) -> int:
+    from hvdtrain.scaling.advice_document import advice_document
+    from hvdtrain.scaling.advise import Request, advise
+    from hvdtrain.scaling.profile import read_profile
+
+    request = Request(
+        network=options["network"],
+        max_gpus=options["max_gpus"] or 64,
+        gpus_per_node=options["gpus_per_node"],
+        price=options["price"],
+        energy_price=options["energy_price"],
+        deadline_h=options["deadline"],
+        budget=options["budget"],
+        min_efficiency=options["min_efficiency"],
+        target_steps=options["target_steps"],
+    )
+    advice = advise(read_profile(path), request)
+    document = advice_document(advice)
+    # A page (--html) is made from this same document.
+    _show(document, as_json)
+    return int(ExitCode.GATE if advice.is_refused else ExitCode.DONE)
+
+
+def _from_measured(text: str, options: dict[str, Any], as_json: bool) -> int:
+    from hvdtrain.scaling.advice_document import measured_document
+    from hvdtrain.scaling.measured_answer import answer
+
+    measured = _measured(text, options)
+    found = answer(measured)
+    document = measured_document(measured, found)
+    limit, last = options["min_efficiency"], found.predictions[-1]
+    holds = limit is None or last.efficiency >= limit
+    if limit is not None:
+        told = (
+            f"efficiency at {last.gpus} GPUs is {100 * last.efficiency:.1f} %, the limit {100 * limit:.1f} %"
+        )
+        gate = {
+            "name": "min_efficiency",
+            "limit": limit,
+            "found": last.efficiency,
+            "holds": holds,
+            "sentence": told,
+        }
+        document["gates"] = [gate]
+    _show(document, as_json)
+    return int(ExitCode.DONE if holds else ExitCode.GATE)
+
+
+def _measured(text: str, options: dict[str, Any]) -> Measured:
+    from hvdtrain.scaling.measured_input import MAX_GPUS, Measured, read_amount, read_counts, read_rows
+
+    rows = read_rows(text)
+    if options["params"] is None:
+        do = "give the model's number of parameters, such as --params 25.6M"
+        raise InputError("the bytes that a step reduces are not known", where="--measured", do=do)
+    largest = max(rows)
+    doublings = tuple(largest * factor for factor in (2, 4, 8) if largest * factor <= MAX_GPUS)
+    return Measured(
+        rows=rows,
+        params=read_amount(options["params"]),
+        predict=read_counts(options["predict"])
+        if options["predict"] is not None
+        else doublings or (largest,),
+        gpus_per_node=options["gpus_per_node"],
+        network=options["network"],
+        batch_per_gpu=options["batch_per_gpu"],
+        accumulate=options["accumulate"] or 1,
+        bytes_per_param=2.0 if options["compression"] in ("fp16", "bf16") else 4.0,
+        price=options["price"],
+        samples=read_amount(options["samples"], "--samples") if options["samples"] else 1e6,
+    )
+
+
+def _show(document: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(document, allow_nan=False))
+        return
+    from hvdtrain.cli.advise_tables import show_advice
+
+    show_advice(document)

@@ -1,0 +1,201 @@
+"""What the predictions from measured throughputs amount to: how many GPUs, what limits, what would help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hvdtrain.scaling import measured_model as model
+from hvdtrain.scaling.links import Link, find_link
+from hvdtrain.scaling.measured import Prediction, predict, swap
+from hvdtrain.scaling.measured_fit import Fit, fit
+from hvdtrain.scaling.measured_input import Measured
+
+_NO_LOSS = 0.07  # a smaller share of the step lost to scaling is no bottleneck
+_MIN_GAIN = 0.01
+_LEAST_EFFICIENCY = 0.5  # below it a sample costs more than twice what it cost
+_CAUSES = {
+    "data": "waits for its input",
+    "straggler": "waits for the slowest rank",
+    "latency": "is latency of the allreduce",
+    "bandwidth": "moves gradients",
+}
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A change, and what it does at the largest number of GPUs asked for."""
+
+    change: str
+    throughput: float
+    gain: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that ``advise --measured`` tells."""
+
+    predictions: tuple[Prediction, ...]
+    measured: tuple[Prediction, ...]
+    recommended_gpus: int
+    worth_it: bool
+    bottleneck: str
+    verdict: str
+    what_if: tuple[WhatIf, ...]
+    notes: tuple[str, ...]
+
+
+def answer(measured: Measured) -> Answer:
+    """Fits, predicts and judges."""
+    fitted = fit(measured)
+    told = {gpus: predict(fitted, gpus, measured.price, measured.samples) for gpus in _counts(measured)}
+    recommended = _recommend(measured.rows, told)
+    beyond = max(measured.rows) if max(measured.predict) > max(measured.rows) else min(measured.rows)
+    last = told[max(measured.predict)]
+    bottleneck = _bottleneck(fitted, measured, last)
+    changes = tuple(_what_if(fitted, measured, last))
+    return Answer(
+        tuple(told[gpus] for gpus in measured.predict),
+        tuple(told[gpus] for gpus in measured.rows),
+        recommended,
+        recommended > beyond,
+        bottleneck,
+        _verdict(fitted, told, (recommended, beyond), bottleneck, changes),
+        changes,
+        fitted.notes,
+    )
+
+
+def _counts(measured: Measured) -> list[int]:
+    """Measured, asked for, and the doublings between: a knee may lie where nobody asked."""
+    last = max(measured.predict)
+    first = min(measured.rows)
+    doublings = [first * 2**i for i in range(40) if first * 2**i < last]
+    return sorted({*measured.rows, *measured.predict, *doublings})
+
+
+def _recommend(rows: Mapping[int, float], told: Mapping[int, Prediction]) -> int:
+    """The knee: the largest throughput times efficiency (Kleinrock's power), of those efficient enough.
+
+    Each doubling must then give at least the square root of two. A measured row counts as measured.
+    """
+    first = min(rows)
+
+    def efficiency(gpus: int) -> float:
+        return rows[gpus] / gpus / (rows[first] / first) if gpus in rows else told[gpus].efficiency
+
+    fit_to_use = [gpus for gpus in told if efficiency(gpus) >= _LEAST_EFFICIENCY and gpus >= first] or [first]
+    return max(fit_to_use, key=lambda gpus: gpus * efficiency(gpus) ** 2)
+
+
+def _bottleneck(fitted: Fit, measured: Measured, last: Prediction) -> str:
+    """What takes most of the efficiency at the largest number of GPUs asked for."""
+    leaves = last.gpus > fitted.facts.gpus_per_node
+    blind = len(measured.rows) == 1 and measured.network is None and measured.batch_per_gpu is None
+    if blind and leaves:
+        return "unknown"
+    if 1 - last.efficiency < _NO_LOSS and sum(last.loss_shares.values()) < _NO_LOSS:
+        return "none"
+    return max(last.loss_shares, key=lambda name: last.loss_shares[name])
+
+
+def _what_if(fitted: Fit, measured: Measured, last: Prediction) -> Sequence[WhatIf]:
+    """Changes ranked by gain, those that bring something."""
+    facts, gpus = fitted.facts, last.gpus
+    now = swap(fitted, facts, gpus)
+    leaves = gpus > facts.gpus_per_node
+    double = {model.SAMPLES: math.log(2), model.COMPUTE: math.log(2)}
+    options: list[tuple[str, float]] = [
+        ("twice the batch per GPU", swap(fitted, facts, gpus, double)),
+        (
+            f"accumulate over {2 * facts.accumulate} micro-batches",
+            swap(fitted, replace(facts, accumulate=2 * facts.accumulate), gpus, double),
+        ),
+        ("an input pipeline twice as fast", swap(fitted, facts, gpus, {model.LOADER: math.log(2)})),
+        ("twice the bandwidth inside a node", swap(fitted, facts, gpus, {model.INSIDE: math.log(2)})),
+    ]
+    if measured.bytes_per_param > 2:
+        halved = replace(facts, gradient_bytes=facts.gradient_bytes / 2)
+        options.append(("fp16 compression of gradients", swap(fitted, halved, gpus)))
+    if leaves:
+        options.append(
+            ("twice the bandwidth between nodes", swap(fitted, facts, gpus, {model.BETWEEN: math.log(2)}))
+        )
+        faster = _other_transport(facts.between)
+        if faster:
+            options.append(
+                (f"{faster.name} between nodes", swap(fitted, replace(facts, between=faster), gpus))
+            )
+    gains = [WhatIf(change, last.throughput * value / now, value / now - 1) for change, value in options]
+    return sorted((one for one in gains if one.gain >= _MIN_GAIN), key=lambda one: -one.gain)
+
+
+def _other_transport(link: Link) -> Link | None:
+    """RDMA where it is TCP; GPUs that reduce where CPUs do."""
+    gbit = link.line_b_s * 8 / 1e9
+    if not link.on_gpu and not link.inside:
+        return find_link(f"{gbit:g}GbE-TCP")
+    return find_link(f"{gbit:g}GbE-RDMA") if link.name.endswith("(TCP)") else None
+
+
+def _verdict(
+    fitted: Fit,
+    told: Mapping[int, Prediction],
+    counts: tuple[int, int],
+    bottleneck: str,
+    changes: Sequence[WhatIf],
+) -> str:
+    recommended, beyond = counts
+    best, last = told[recommended], told[max(told)]
+    share = getattr(last.parts, f"{bottleneck}_s") / last.parts.total_s if bottleneck in _CAUSES else 0.0
+    parts = []
+    if recommended > beyond:
+        band = f"{_percent(best.efficiency_low)} to {_percent(best.efficiency_high)}"
+        parts.append(
+            f"Use {_gpus(recommended)}: {_percent(best.efficiency)} efficiency ({band}) against "
+            f"{_gpus(fitted.base[0])}, {_against(best, told[beyond])}"
+        )
+    elif bottleneck == "data":
+        parts.append("Do not scale out before the input pipeline is faster")
+    else:
+        parts.append(f"Stay at {_gpus(recommended)}")
+    if last.gpus > recommended:
+        parts.append(f"{_gpus(last.gpus)} would give {_against(last, best)}")
+    if bottleneck in _CAUSES:
+        place = _place(fitted, last) if bottleneck in ("latency", "bandwidth") else ""
+        parts.append(f"at {_gpus(last.gpus)} {_percent(share)} of the step {_CAUSES[bottleneck]}{place}")
+    elif bottleneck == "unknown":
+        parts.append("what limits cannot be told from one row without network and batch")
+    if changes and bottleneck != "none":
+        parts.append(f"{changes[0].change} would help most ({_percent(changes[0].gain)} more throughput)")
+    return "; ".join(parts) + "."
+
+
+def _against(more: Prediction, fewer: Prediction) -> str:
+    dearer = fewer.efficiency / more.efficiency - 1
+    gain = more.throughput / fewer.throughput
+    return (
+        f"{gain:.3g} times the throughput of {_gpus(fewer.gpus)} at {_percent(dearer)} more cost per sample"
+    )
+
+
+def _place(fitted: Fit, last: Prediction) -> str:
+    """Where gradients are slow: in the node, or between nodes."""
+    facts = fitted.facts
+    if last.gpus <= facts.gpus_per_node:
+        return " inside the node"
+    theta = fitted.estimated.theta
+    inside = (
+        model.allreduce_cost(facts, theta, facts.gpus_per_node).total_s if facts.gpus_per_node > 1 else 0.0
+    )
+    whole = model.allreduce_cost(facts, theta, last.gpus).total_s
+    return " inside the node already" if inside > 0.7 * whole else " between nodes"
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

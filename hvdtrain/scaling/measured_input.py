@@ -1,0 +1,111 @@
+"""Reads what a user says of throughputs that somebody measured: rows, counts, a model's size."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hvdtrain.errors import InputError
+from hvdtrain.scaling.links import UNKNOWN_BETWEEN, UNKNOWN_INSIDE, Link, find_links
+
+MAX_GPUS = 1_000_000
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
+_AMOUNT = re.compile(r"^(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d{1,2}))?\s*([kmbg]?)$", re.IGNORECASE)
+_ROW = re.compile(r"^\s*(\d+)\s*[:=]\s*([0-9.eE+-]+)\s*$")
+
+
+def read_rows(text: str) -> dict[int, float]:
+    """GPUs and samples a second of a text such as ``1:872,8:6679``, in ascending order of GPUs.
+
+    Raises:
+        InputError: No rows, a row that is no such pair, a value that is not positive, a count named twice.
+    """
+    legal = "GPUS:SAMPLES_PER_S,... such as 1:872,8:6679"
+    rows: dict[int, float] = {}
+    for part in filter(str.strip, text.split(",")):
+        match = _ROW.match(part)
+        if not match:
+            raise InputError(f"no row: {part.strip()!r}", where="--measured", legal=legal)
+        gpus = _count(match[1], "--measured")
+        try:
+            value = float(match[2])
+        except ValueError:
+            raise InputError(f"no number: {match[2]!r}", where="--measured", legal=legal) from None
+        if not (math.isfinite(value) and value > 0):
+            raise InputError(
+                f"the throughput of {gpus} GPUs is {match[2]}", where="--measured", legal="above 0"
+            )
+        if gpus in rows:
+            do = "give their median as one row"
+            raise InputError(f"{gpus} GPUs stand there twice", where="--measured", do=do)
+        rows[gpus] = value
+    if not rows:
+        raise InputError("no rows", where="--measured", legal=legal)
+    return dict(sorted(rows.items()))
+
+
+def read_counts(text: str, where: str = "--predict") -> tuple[int, ...]:
+    """Numbers of GPUs of a text such as ``16,32,64``, ascending, each once."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise InputError("no number of GPUs", where=where, legal="such as 16,32,64")
+    return tuple(sorted({_count(word, where) for word in words}))
+
+
+def read_amount(text: str, where: str = "--params") -> float:
+    """A count such as ``25.6M``, ``335e6``, ``1.3B`` or ``138000000``."""
+    match = _AMOUNT.match(text.strip().replace(",", "").replace("_", ""))
+    value = float(match[1]) * 10.0 ** int(match[2] or 0) * _UNITS[match[3].lower()] if match else 0.0
+    if not match or value < 1:
+        raise InputError(f"no count: {text!r}", where=where, legal="such as 25.6M, 1.3B or 138000000")
+    return value
+
+
+def _count(word: str, where: str) -> int:
+    if not (word.isdecimal() and 1 <= int(word) <= MAX_GPUS):
+        raise InputError(
+            f"no number of GPUs: {word!r}", where=where, legal=f"a whole number from 1 to {MAX_GPUS}"
+        )
+    return int(word)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What somebody measured, and what is known of the job and the machine.
+
+    Attributes:
+        rows: Samples a second by number of GPUs, ascending.
+        params: Parameters that are trained.
+        predict: Numbers of GPUs to predict, ascending.
+        gpus_per_node: GPUs of a full node; None if not told.
+        network: Name of the network, such as ``25GbE`` or ``NVLink+100GbE-RDMA``; None if not told.
+        batch_per_gpu: Samples of a micro-batch; None if not told.
+        accumulate: Micro-batches a step.
+        bytes_per_param: Bytes of a gradient's element on the wire: 4, or 2 with fp16 compression.
+        price: Price of a GPU-hour; None if not told.
+        samples: Samples that the cost is of.
+    """
+
+    rows: Mapping[int, float]
+    params: float
+    predict: tuple[int, ...]
+    gpus_per_node: int | None = None
+    network: str | None = None
+    batch_per_gpu: float | None = None
+    accumulate: int = 1
+    bytes_per_param: float = 4.0
+    price: float | None = None
+    samples: float = 1e6
+
+    def links(self) -> tuple[Link, Link]:
+        """Links inside and between nodes, with priors for those that are not told."""
+        inside, between = find_links(self.network) if self.network else (None, None)
+        if between is None and inside is not None and self.gpus_per_node is None:
+            between = inside  # one machine with a switch: no number of GPUs leaves it
+        return inside or UNKNOWN_INSIDE, between or UNKNOWN_BETWEEN
+
+    def node_size(self) -> int:
+        """GPUs of a node; eight if not told, as most machines have."""
+        return self.gpus_per_node or 8

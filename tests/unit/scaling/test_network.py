@@ -1,0 +1,125 @@
+"""Networks from files and names, and the time of an allreduce over two levels."""
+
+import json
+
+import pytest
+
+from hvdtrain.errors import InputError
+from hvdtrain.scaling.collectives import Wire, ring
+from hvdtrain.scaling.network import Level, Network, read_network
+
+
+def fit(level="between", library="horovod", ranks=2, alpha_s=2e-3, beta=1e-9, residual=0.03):
+    return {
+        "level": level,
+        "library": library,
+        "ranks": ranks,
+        "alpha_s": alpha_s,
+        "beta_s_per_byte": beta,
+        "residual": residual,
+        "algorithm": "ring",
+    }
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(*fits, **changed):
+        path = tmp_path / "network.json"
+        document = {"schema": 1, "kind": "allreduce", "size": 2, "hosts": [], "rows": [], "fits": list(fits)}
+        path.write_text(json.dumps({**document, **changed}))
+        return str(path)
+
+    return written
+
+
+def test_bare_mpi_tells_the_engine_from_the_messages(write):
+    path = write(fit(alpha_s=2e-3, beta=1.2e-9), fit(library="mpi", alpha_s=5e-4))
+    level = read_network(path, 1).between
+    # 2 messages at 2 ranks: 3 ms of each allreduce are the engine's
+    assert (level.wire.alpha_s, level.fixed_s) == (pytest.approx(5e-4), pytest.approx(3e-3))
+    assert level.wire.beta_s == 1.2e-9
+    assert level.is_measured
+    cost = read_network(path, 1).allreduce(1e6, 4)
+    assert cost.latency_s == pytest.approx(6 * 5e-4 + 3e-3)
+
+
+def test_without_bare_mpi_a_cycle_is_the_engine_s(write):
+    level = read_network(write(fit(alpha_s=2e-3)), 1).between
+    assert (level.wire.alpha_s, level.fixed_s) == (pytest.approx(1.5e-3), pytest.approx(1e-3))
+
+
+def test_the_engine_that_trains_is_preferred(write):
+    path = write(fit(beta=1e-9), fit(library="torch", beta=3e-9))
+    assert read_network(path, 1, "torch").between.wire.beta_s == 3e-9
+    assert read_network(path, 1).between.wire.beta_s == 1e-9
+
+
+def test_a_file_with_one_level_serves_the_other_or_says_so(write):
+    network = read_network(write(fit(level="inside")), 8)
+    assert network.inside.is_measured
+    assert "not told" in network.between.source
+    assert read_network(write(fit(level="between")), 8).inside.is_measured
+
+
+def test_another_link_keeps_what_the_engine_takes(write):
+    path = write(fit(alpha_s=2e-3), fit(library="mpi", alpha_s=5e-4))
+    level = read_network(f"{path}+100Mbit@1ms", 1).between
+    assert level.wire.alpha_s == pytest.approx(1.5e-3)
+    assert 1 / level.wire.beta_s == pytest.approx(0.94 * 12.5e6)
+    assert level.fixed_s == pytest.approx(3e-3)
+
+
+def test_names_and_nothing(tmp_path):
+    named = read_network("NVLink3+25GbE", 8)
+    assert not named.between.is_measured
+    assert "NVLink3" in named.inside.source
+    assert "not told" in read_network(None, 8).between.source
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"fits": []}, "fits is empty: the network file has no fit"),
+        ({"kind": "profile"}, "kind is not allreduce"),
+        ({"schema": 7}, "schema 7 of a network file; legal: schema 1"),
+        ({"fits": [fit(level="moon")]}, r"fits\[0\].level is 'moon'; legal: inside, between"),
+        ({"fits": [fit(alpha_s=-1.0)]}, r"fits\[0\].alpha_s is -1.0; legal: a number of at least 0"),
+        ({"fits": [fit(alpha_s=0, beta=0)]}, "takes no time"),
+        ({"fits": [fit(ranks=1)]}, r"fits\[0\].ranks is 1"),
+        ({"fits": [3]}, r"fits\[0\] must be an object"),
+        ({"fits": None}, "fits must be a list, found null"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told(write, changed, told):
+    with pytest.raises(InputError, match=told):
+        read_network(write(**changed), 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("", "the file is empty"), ("[]", "no JSON object"), ("{", "no JSON")]
+)
+def test_no_document(tmp_path, text, told):
+    path = tmp_path / "network.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"^{path}.*{told}"):
+        read_network(str(path), 1)
+    with pytest.raises(InputError, match="No such file"):
+        read_network(str(tmp_path / "none.json"), 1)
+
+
+def measured(alpha_s, speed):
+    return Level(Wire(alpha_s, 1 / speed), 0.1, "measured", True)
+
+
+def test_levels_by_hand():
+    network = Network(measured(1e-6, 1e11), measured(1e-5, 1e9), 4)
+    # one node: inside; 1 GPU a node: between; both: hops of each, and the slower wire with all ranks
+    assert network.allreduce(1e6, 4) == ring(1e6, 4, network.inside.wire)
+    assert network.allreduce(1e6, 1).total_s == 0
+    both = network.allreduce(1e6, 8)
+    assert both.latency_s == pytest.approx(2 * 1 * 1e-5 + 2 * 3 * 1e-6)
+    assert both.transfer_s == pytest.approx(2 * 7 / 8 * 1e6 / 1e9)
+    one = Network(network.inside, network.between, 1)
+    assert one.allreduce(1e6, 8) == ring(1e6, 8, network.between.wire)
+    shared = Network(network.inside, network.between, 4, hierarchical=True).allreduce(1e6, 8)
+    assert shared.transfer_s == pytest.approx(2 * 3 / 4 * 1e6 / 1e11 + 2 * 1 / 2 * 1e6 / 1e9)
