@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 
-.PHONY: help demo test check format lab build-horovod environment nccl-build-check clean
+.PHONY: help demo test check format lab soak build-horovod environment nccl-build-check clean
 
 help:
 	@sed -n 's/^# //p;/^$$/q' Makefile
@@ -50,6 +50,10 @@ test: build-horovod check
 lab: build-horovod $(VENV)/.dev
 	@tests/lab/install
 	HVDTRAIN_LAB=require $(BIN)/python -m pytest tests/lab
+
+# A run that is killed 500 times at random moments, where CI does it 50 times.
+soak: build-horovod $(VENV)/.dev
+	HVDTRAIN_SOAK_KILLS=500 $(BIN)/python -m pytest -s tests/e2e/test_soak.py
 
 # An NCCL build against a CUDA build of torch (5.5 GB to install): by hand, where nvcc is.
 nccl-build-check: $(VENV)/.dev

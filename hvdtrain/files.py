@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -33,5 +34,6 @@ def write_atomically(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # which would hide the first one
+            beside.unlink(missing_ok=True)
         raise

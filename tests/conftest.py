@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 # Open MPI refuses root by default; containers and CI machines run as root.
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 # Generous: the limit only ends a test that hangs.
 LIMIT_S = 180
+HVDTRAIN = [sys.executable, "-P", "-m", "hvdtrain.cli.main"]
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,62 @@ class Ended:
         return lines[0]
 
 
+def clean_environment(more: dict[str, str] | None = None) -> dict[str, str]:
+    """This one without what a launcher may have left in it."""
+    base = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "SLURM_"))}
+    return {**base, **AS_ROOT, **(more or {})}
+
+
+class Running:
+    """``hvdtrain ARGS`` that goes on while the test does, in a folder, with its output in ``log``."""
+
+    def __init__(self, folder: Path, args: tuple[str, ...], env: dict[str, str]) -> None:
+        self._log = folder / "log"
+        with self._log.open("a") as log:
+            self.process = subprocess.Popen(
+                [*HVDTRAIN, *args], cwd=folder, env=clean_environment(env), stdout=log, stderr=log
+            )
+
+    @property
+    def log(self) -> str:
+        """What it and earlier ones in this folder said."""
+        return self._log.read_text()
+
+    def wait(self, timeout_s: float = 120) -> int:
+        """Its exit code."""
+        return self.process.wait(timeout_s)
+
+    def family(self) -> list[psutil.Process]:
+        """It and all that it started."""
+        with contextlib.suppress(psutil.Error):
+            command = psutil.Process(self.process.pid)
+            return [command, *command.children(recursive=True)]
+        return []
+
+    def ranks(self) -> list[psutil.Process]:
+        """The training processes, in the order of their ranks."""
+        found = {}
+        for child in self.family():
+            with contextlib.suppress(psutil.Error, KeyError):  # one may have ended, or not yet begun
+                # Launcher and agents have the same words in their own command lines.
+                if child.cmdline()[1:] == ["-P", "-m", "hvdtrain.train.rank"]:
+                    found[int(child.environ()["OMPI_COMM_WORLD_RANK"])] = child
+        return [found[rank] for rank in sorted(found)]
+
+    def end(self) -> None:
+        """Kills what is left of it."""
+        for process in self.family():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        self.process.wait()
+
+
 def run_command(argv: list[str], cwd: Path, env: dict[str, str] | None = None) -> Ended:
     """Runs a command in a clean environment; everything it started is killed if it hangs."""
-    base = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "SLURM_"))}
     process = subprocess.Popen(
         argv,
         cwd=cwd,
-        env={**base, **AS_ROOT, **(env or {})},
+        env=clean_environment(env),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -76,10 +128,23 @@ def hvdtrain(tmp_path):
     """Runs ``hvdtrain ARGS`` in an empty folder."""
 
     def run(*args: str | Path, env: dict[str, str] | None = None) -> Ended:
-        argv = [sys.executable, "-P", "-m", "hvdtrain.cli.main", *map(str, args)]
-        return run_command(argv, tmp_path, env)
+        return run_command([*HVDTRAIN, *map(str, args)], tmp_path, env)
 
     return run
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts ``hvdtrain ARGS`` in the test's folder and goes on; what is left at the end is killed."""
+    started: list[Running] = []
+
+    def call(*args: str | Path, **env: str) -> Running:
+        started.append(Running(tmp_path, tuple(map(str, args)), env))
+        return started[-1]
+
+    yield call
+    for running in started:
+        running.end()
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,10 @@ values only. ``store.py`` knows the folder around them.
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,16 +76,54 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], **facts: 
         rest = dict(state)
         model = dict(rest.pop("model", {}))
         tensors = {name: value.contiguous() for name, value in model.items() if _is_plain(value)}
-        save_file(_unshared(tensors), beside / MODEL)
+        _write_model(_unshared(tensors), beside / MODEL)
         rest["model"] = {name: value for name, value in model.items() if name not in tensors}
-        with (beside / STATE).open("wb") as file:  # by name it would hide why a write failed
-            torch.save(rest, file)
+        _write_state(rest, beside / STATE)
         # Its writer makes a file that only the owner may read.
         (beside / MODEL).chmod((beside / STATE).stat().st_mode)
         commit(beside, target, {"step": step, **facts})
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return target
+
+
+def _write_model(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        if code := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
+        raise
+
+
+def _write_state(state: dict[str, Any], path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        writer = _Writer(file)
+        try:
+            torch.save(state, io.BufferedWriter(writer))
+        except (RuntimeError, OSError):
+            if writer.error:
+                # PyTorch tells of its place in the file only.
+                raise OSError(writer.error.errno, writer.error.strerror, str(path)) from writer.error
+            raise
+
+
+class _Writer(io.RawIOBase):
+    """Writes to a file, and keeps why it could not."""
+
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any]:

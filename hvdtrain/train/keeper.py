@@ -6,12 +6,14 @@ At most one save is in flight. One that fails is told to all ranks with the next
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
+
+import torch
 
 from hvdtrain.backends.base import Backend
 from hvdtrain.config import CheckpointConfig
@@ -26,19 +28,34 @@ Tell = Callable[[str], None]
 class Keeper:
     """The checkpoints of a run that is going on; all ranks hold one and call it alike.
 
+    Attributes:
+        newest_step: Of the last save that stands; only rank 0 knows.
+        stall_s: Seconds that training waited for copies.
+
     Args:
         backend: How bytes move.
         config: The job's ``checkpoint`` section.
         folder: The run's ``checkpoints`` folder on rank 0, None elsewhere.
         tell: Tells the user something, on rank 0.
+        parameters: Names in the state's ``model`` whose values must be finite; a state in which one is not
+            is never saved. Buffers may hold what they like.
     """
 
-    def __init__(self, backend: Backend, config: CheckpointConfig, folder: Path | None, tell: Tell) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        config: CheckpointConfig,
+        folder: Path | None,
+        tell: Tell,
+        parameters: Collection[str] = (),
+    ) -> None:
         self._backend, self._config, self._folder, self._tell = backend, config, folder, tell
+        self._parameters = frozenset(parameters)
         self._snapshot = Snapshot()
         self._writer: Thread | None = None
         self._error: Exception | None = None
         self._saved_step = -1
+        self.newest_step: int | None = None
         # What is known of checksums: each old checkpoint is read once at most.
         self._is_right: dict[int, bool] = {}
         self.stall_s = 0.0
@@ -75,7 +92,7 @@ class Keeper:
                 self._join()
                 copied = self._snapshot.take({**state(), **asdict(at), "ranks": ranks})
                 facts = {"epoch": at.epoch, "consumed": at.consumed, "metrics": dict(measured or {})}
-                self._begin(at.step, partial(save_checkpoint, self._folder, at.step, copied, **facts))
+                self._begin(at.step, partial(self._save_finite, self._folder, at.step, copied, facts))
             elif measured:
                 self._join()
                 if not self.has_failed():  # or there is no such checkpoint
@@ -91,11 +108,12 @@ class Keeper:
         """All ranks have heard that a save failed.
 
         Raises:
-            TrainingError: The job wants to stop then.
+            TrainingError: The job wants to stop then, or the model holds values that are no finite numbers.
         """
         error, self._error = self._error, None
-        reason = str(self._backend.broadcast(_reason(error) if error else ""))
-        if self._config.on_failure == "stop":
+        told = (_reason(error), isinstance(error, _NotFiniteError)) if error else ("", False)
+        reason, is_lost = self._backend.broadcast(told)
+        if is_lost or self._config.on_failure == "stop":
             raise TrainingError(f"{reason}; earlier checkpoints are whole")
         self._saved_step = -1
         if self._folder is not None:
@@ -137,9 +155,16 @@ class Keeper:
         try:
             work()
             self._is_right[step] = True
+            self.newest_step = step
             prune(self._folder, self._config.keep_last, {step} | self._best(self._folder), self._is_whole)
         except Exception as error:  # of whatever kind, the ranks must hear of it
             self._error = error
+
+    def _save_finite(self, folder: Path, step: int, state: Mapping[str, Any], facts: dict[str, Any]) -> None:
+        for name, value in state["model"].items():
+            if name in self._parameters and not _is_finite(value):
+                raise _NotFiniteError(step, name)
+        save_checkpoint(folder, step, state, **facts)
 
     def _is_whole(self, stored: Stored) -> bool:
         if stored.step not in self._is_right:
@@ -165,7 +190,25 @@ class Keeper:
         return kept
 
 
+class _NotFiniteError(Exception):
+    """The model is lost: a parameter of it holds values that are no finite numbers."""
+
+    def __init__(self, step: int, name: str) -> None:
+        super().__init__(
+            f"step {step}: parameter {name!r} holds values that are no finite numbers, which is not saved; "
+            "lower the learning rate or clip the gradients, or leave such steps out with on_nan skip"
+        )
+
+
+def _is_finite(value: Any) -> bool:
+    # What has one byte has no test of its own in PyTorch.
+    is_tested = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype.itemsize > 1
+    return not is_tested or bool(torch.isfinite(value).all())
+
+
 def _reason(error: Exception) -> str:
+    if isinstance(error, _NotFiniteError):
+        return str(error)
     detail = getattr(error, "strerror", None) or " ".join(str(error).split())
     where = getattr(error, "filename", None)
     return f"a checkpoint could not be saved: {detail}{f' ({where})' if where else ''}"

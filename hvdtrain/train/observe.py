@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from hvdtrain.errors import TrainingError
 from hvdtrain.files import write_atomically
 from hvdtrain.train.rundir import RunDirectory
 from hvdtrain.train.schedule import BEGINNING, Position
@@ -53,6 +54,7 @@ class Observer:
         scalars: TensorBoard's writer, None to write no events.
         start: How far the run was before; what is recorded of later steps, and of an evaluation that
             follows there, is done again.
+        go_on: Whether what cannot be recorded is told once, and not the end of the run.
     """
 
     def __init__(
@@ -62,13 +64,17 @@ class Observer:
         emit: Emit,
         scalars: Scalars | None,
         start: Position = BEGINNING,
+        *,
+        go_on: bool = False,
     ) -> None:
+        self._go_on, self._is_told = go_on, False
         self._run, self._length, self._emit, self._scalars = run, length, emit, scalars
         _drop_after(run.metrics, start)
         self._metrics: IO[str] = run.metrics.open("a", buffering=1, encoding="utf-8")
         self._began_s, self._start = time.monotonic(), start
         self._shown_s = 0.0
         self._facts: dict[str, Any] = {}
+        self._added: dict[str, float] = {}
         self._has_begun = False
 
     def started(self, facts: Mapping[str, Any]) -> None:
@@ -98,17 +104,24 @@ class Observer:
 
     def measured(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
         """Records values that all ranks agreed on: ``loss``, ``validation_accuracy`` and so on."""
+        values, self._added = {**values, **self._added}, {}
         self._facts.update(values)
         line = {"step": step, "epoch": epoch, "time_s": round(time.monotonic() - self._began_s, 3), **values}
-        self._metrics.write(json.dumps(finite(line)) + "\n")
-        if self._scalars:
-            for name, value in values.items():
-                self._scalars.add_scalar(name, value, step)
+        with self._recording():
+            self._metrics.write(json.dumps(finite(line)) + "\n")
+            if self._scalars:
+                for name, value in values.items():
+                    self._scalars.add_scalar(name, value, step)
+
+    def add(self, name: str, value: float) -> None:
+        """Adds a figure to the values that are recorded next."""
+        self._added[name] = value
 
     def evaluated(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
         """Records an evaluation and shows it."""
         self.measured(epoch, step, values)
-        self._run.write_status("running", step=step, epoch=epoch)
+        with self._recording():
+            self._run.write_status("running", step=step, epoch=epoch)
         self._emit(
             {"event": "epoch", "epoch": epoch, "epochs": self._length.epochs, "step": step, **self._facts}
         )
@@ -119,9 +132,23 @@ class Observer:
 
     def finished(self, result: Mapping[str, Any]) -> None:
         """Records the result and closes the files."""
-        self.close()
-        self._run.write_status("done", result=dict(result))
+        with self._recording():
+            self.close()
+        with self._recording():
+            self._run.write_status("done", result=dict(result))
         self._emit({"event": "result", "result": dict(result)})
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = f"{self._run.path}: what the run tells cannot be written: {error.strerror or error}"
+            if not self._go_on:
+                raise TrainingError(f"{reason}; earlier checkpoints are whole") from error
+            if not self._is_told:
+                self.noted(f"{reason}; going on (checkpoint.on_failure=continue)")
+            self._is_told = True
 
     def close(self) -> None:
         """Closes the files, whether the run failed or not; more than once does no harm."""

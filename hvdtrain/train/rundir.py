@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,12 +80,14 @@ class RunDirectory:
         Raises:
             InputError: An earlier one is still at work.
         """
-        self.writer = lock_writer(self.checkpoints)
+        if self.writer is None:
+            self.writer = lock_writer(self.checkpoints)
 
     def write_failure(self, code: int, error: str) -> None:
         """Writes that a run that was going on failed; an end that is written is the cause and stays."""
         if replaced.state_of(self.path) in _GOING_ON:
-            self.write_status("failed", exit_code=code, error=error)
+            with suppress(OSError):  # the disk may be what failed
+                self.write_status("failed", exit_code=code, error=error)
 
     def accept(self) -> None:
         """The run has begun: what it replaces is lost now, and not before."""

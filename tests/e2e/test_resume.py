@@ -1,6 +1,5 @@
 """A run that was stopped goes on as if nothing had happened."""
 
-import contextlib
 import fcntl
 import json
 import os
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 
 # Open MPI refuses root by default.
@@ -34,8 +32,8 @@ def reference(tmp_path_factory):
     """The run that was never stopped, on two ranks."""
     folder = tmp_path_factory.mktemp("reference")
     (folder / "job.yaml").write_text(JOB)
-    ended = train(folder, "run")
-    assert ended.wait(120) == 0
+    argv = [sys.executable, "-P", "-m", "hvdtrain.cli.main", *words()]
+    subprocess.run(argv, cwd=folder, env={**os.environ, **AS_ROOT}, check=True, timeout=120)
     return folder
 
 
@@ -45,24 +43,18 @@ def folder(tmp_path):
     return tmp_path
 
 
-def train(folder, run, *options, size=2):
-    argv = [
-        sys.executable,
-        "-P",
-        "-m",
-        "hvdtrain.cli.main",
-        "train",
-        "job.yaml",
-        "-np",
-        str(size),
-        "--slots",
-        "3",
-    ]
-    log = (folder / f"{run}.log").open("a")
-    env = {**os.environ, **AS_ROOT}
-    return subprocess.Popen(
-        [*argv, "--run-dir", run, "--resume", *options], cwd=folder, env=env, stdout=log, stderr=log
-    )
+def words(size=2):
+    return ["train", "job.yaml", "-np", str(size), "--slots", "3", "--run-dir", "run", "--resume"]
+
+
+@pytest.fixture
+def train(folder, start):
+    """Starts the job, or goes on with it."""
+
+    def call(*options, size=2, **env):
+        return start(*words(size), *options, **env)
+
+    return call
 
 
 def model_of(run):
@@ -78,27 +70,16 @@ def status_of(run):
     return json.loads((run / "status.json").read_text())
 
 
-def wait_for_step(run, step, process):
+def wait_for_step(run, step, running):
     """Until a checkpoint of that step or a later one is whole."""
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
         steps = [int(path.parent.name[5:]) for path in run.glob("checkpoints/step-*/manifest.json")]
         if any(found >= step for found in steps):
             return
-        assert process.poll() is None, "it ended before"
+        assert running.process.poll() is None, running.log
         time.sleep(0.02)
     raise AssertionError("no checkpoint")
-
-
-def ranks_below(process):
-    """The training processes of a launch, in the order of their ranks."""
-    found = {}
-    for child in psutil.Process(process.pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it may have ended
-            # Launcher and agents have the same words in their own command lines.
-            if child.cmdline()[1:] == ["-P", "-m", "hvdtrain.train.rank"]:
-                found[int(child.environ()["OMPI_COMM_WORLD_RANK"])] = child
-    return [found[rank] for rank in sorted(found)]
 
 
 def assert_as_never_stopped(run, reference):
@@ -107,31 +88,31 @@ def assert_as_never_stopped(run, reference):
     assert metrics_of(run) == metrics_of(reference / "run")
 
 
-def test_killed_at_random_moments(folder, reference):
+def test_killed_at_random_moments(folder, reference, train):
     seed = random.randrange(10**6)
     draw = random.Random(seed)
     for kill in range(2):
-        process = train(folder, "run")
-        wait_for_step(folder / "run", 5 + 25 * kill, process)
+        running = train()
+        wait_for_step(folder / "run", 5 + 25 * kill, running)
         time.sleep(draw.random() * 0.1)
-        victims = ranks_below(process)
+        victims = running.ranks()
         for victim in [draw.choice(victims)] if kill else victims:
             victim.kill()
-        assert process.wait(60) == 137, f"seed {seed}"
-    process = train(folder, "run")
-    assert process.wait(120) == 0, (folder / "run.log").read_text()
+        assert running.wait(60) == 137, f"seed {seed}"
+    running = train()
+    assert running.wait(120) == 0, running.log
     assert_as_never_stopped(folder / "run", reference)
 
 
-def test_at_once_after_the_launcher_was_killed(folder, reference):
+def test_at_once_after_the_launcher_was_killed(folder, reference, train):
     """Its ranks may write for some moments yet: what goes on waits for them."""
-    process = train(folder, "run")
-    wait_for_step(folder / "run", 10, process)
+    running = train()
+    wait_for_step(folder / "run", 10, running)
     assert is_locked(folder / "run" / "checkpoints")
-    process.kill()
-    process.wait()
-    process = train(folder, "run")
-    assert process.wait(120) == 0, (folder / "run.log").read_text()
+    running.process.kill()
+    running.wait()
+    running = train()
+    assert running.wait(120) == 0, running.log
     assert_as_never_stopped(folder / "run", reference)
 
 
@@ -147,72 +128,59 @@ def is_locked(path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_one_rank_is_asked_to_end(folder, reference, number):
+def test_one_rank_is_asked_to_end(folder, reference, train, number):
     # Case F7: all ranks finish the same step, save once, and end with 75.
-    process = train(
-        folder, "run", "--set", f"preemption.signals=[{number.name}]", "--set", "checkpoint.every_steps=1000"
-    )
-    while not (folder / "run.log").exists() or "epoch 1/3" not in (folder / "run.log").read_text():
-        assert process.poll() is None
+    running = train("--set", f"preemption.signals=[{number.name}]", "--set", "checkpoint.every_steps=1000")
+    while "epoch 1/3" not in running.log:
+        assert running.process.poll() is None
         time.sleep(0.05)
-    ranks_below(process)[1].send_signal(number)
-    assert process.wait(60) == 75
+    running.ranks()[1].send_signal(number)
+    assert running.wait(60) == 75
     status = status_of(folder / "run")
     assert status["state"] == "preempted"
     assert [path.name for path in (folder / "run" / "checkpoints").glob("step-*")] == [
         f"step-{status['step']}"
     ]
-    assert f"preempted after step {status['step']}" in (folder / "run.log").read_text()
-    process = train(folder, "run")
-    assert process.wait(120) == 0
-    assert f"going on from step-{status['step']}" in (folder / "run.log").read_text()
+    assert f"preempted after step {status['step']}" in running.log
+    running = train()
+    assert running.wait(120) == 0
+    assert f"going on from step-{status['step']}" in running.log
     assert_as_never_stopped(folder / "run", reference)
 
 
-def test_the_clock_of_the_allocation(folder):
+def test_the_clock_of_the_allocation(hvdtrain, folder):
     (folder / "job.yaml").write_text(JOB + "preemption: {margin_s: 30}\n")
-    argv = [
-        sys.executable,
-        "-P",
-        "-m",
-        "hvdtrain.cli.main",
-        "train",
-        "job.yaml",
-        "--run-dir",
-        "run",
-        "--json",
-    ]
-    env = {**os.environ, **AS_ROOT, "HVDTRAIN_END_TIME": str(int(time.time()) + 20)}
-    ended = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 75, ended.stderr
-    document = json.loads(ended.stdout)
+    end_s = str(int(time.time()) + 20)
+    ended = hvdtrain("train", "job.yaml", "--run-dir", "run", "--json", env={"HVDTRAIN_END_TIME": end_s})
+    assert ended.code == 75, ended.err
+    document = ended.document
     assert document["exit_code"] == 75
     assert "the allocation is about to end" in document["error"]
 
 
-def test_a_failed_run_starts_again_by_itself(folder, reference):
-    process = train(folder, "run", "--max-restarts", "2")
-    wait_for_step(folder / "run", 20, process)
-    ranks_below(process)[1].kill()
-    assert process.wait(120) == 0, (folder / "run.log").read_text()
-    log = (folder / "run.log").read_text()
+def test_a_failed_run_starts_again_by_itself(folder, reference, train):
+    running = train("--max-restarts", "2")
+    wait_for_step(folder / "run", 20, running)
+    running.ranks()[1].kill()
+    assert running.wait(120) == 0, running.log
+    log = running.log
     assert "rank 1 on host" in log
     assert "note: starting again from step" in log
     assert "1 restart left" in log
     assert_as_never_stopped(folder / "run", reference)
 
 
-def test_another_world_goes_on(folder, reference):
+def test_another_world_goes_on(folder, reference, train):
     """Two ranks, then three with the other engine, then one: no sample lost or repeated."""
     run = folder / "run"
     for size, backend, stop in ((2, "horovod", 10), (3, "ddp", 40), (1, "horovod", 0)):
-        process = train(folder, "run", "--set", f"backend={backend}", size=size)
+        running = train("--set", f"backend={backend}", size=size)
         if stop:
-            wait_for_step(run, stop, process)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 75, (folder / "run.log").read_text()
+            wait_for_step(run, stop, running)
+            running.process.send_signal(signal.SIGTERM)
+            assert running.wait(60) == 75, running.log
         else:
-            assert process.wait(120) == 0, (folder / "run.log").read_text()
+            assert running.wait(120) == 0, running.log
     found, wanted = metrics_of(run)[-1], metrics_of(reference / "run")[-1]
     assert found["step"] == wanted["step"] == 72
     # The engines and worlds sum in other orders.
@@ -220,31 +188,31 @@ def test_another_world_goes_on(folder, reference):
         assert found[key] == pytest.approx(wanted[key], rel=2e-2)
 
 
-def test_a_damaged_checkpoint_is_passed_over(folder, reference):
+def test_a_damaged_checkpoint_is_passed_over(folder, reference, train):
     shutil.copytree(reference / "run", folder / "run")
     checkpoints = folder / "run" / "checkpoints"
     data = (checkpoints / LAST / "state.pt").read_bytes()
     (checkpoints / LAST / "state.pt").write_bytes(data[: len(data) // 2])
     (checkpoints / ".step-99.1").mkdir()
-    process = train(folder, "run")
-    assert process.wait(120) == 0
-    log = (folder / "run.log").read_text()
+    running = train()
+    assert running.wait(120) == 0
+    log = running.log
     assert f"passed over {LAST}: state.pt has" in log
     assert "going on from step-70" in log
     assert ".step-99.1" in log
     assert_as_never_stopped(folder / "run", reference)
 
 
-def test_what_may_and_may_not_differ(folder, reference):
+def test_what_may_and_may_not_differ(folder, reference, train):
     shutil.copytree(reference / "run", folder / "run")
     before = status_of(folder / "run")
     for change, key in (("model.args.width=9", "model.args.width"), ("optimizer.lr=0.1", "optimizer.lr")):
-        process = train(folder, "run", "--set", change)
-        assert process.wait(60) == 2
-        assert key in (folder / "run.log").read_text()
+        running = train("--set", change)
+        assert running.wait(60) == 2
+        assert key in running.log
     assert status_of(folder / "run") == before
-    process = train(folder, "run", "--set", "epochs=4", "--set", "output.log_every_s=1")
-    assert process.wait(120) == 0
+    running = train("--set", "epochs=4", "--set", "output.log_every_s=1")
+    assert running.wait(120) == 0
     assert status_of(folder / "run")["result"]["steps"] == 96
 
 

@@ -1,15 +1,11 @@
 """A run that stands still is ended, and the silent rank is named."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import psutil
 import pytest
 
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 JOB = """
 model: {name: digits_cnn, args: {num_classes: 10, channels: 1, width: 4}}
 data: 'sleepy:data'
@@ -43,60 +39,37 @@ def folder(tmp_path):
     return tmp_path
 
 
-def train(folder, size, *options, **env):
-    argv = [
-        sys.executable,
-        "-P",
-        "-m",
-        "hvdtrain.cli.main",
-        "train",
-        "job.yaml",
-        "-np",
-        str(size),
-        "--slots",
-        "3",
-    ]
-    return subprocess.Popen(
-        [*argv, "--run-dir", "run", *options],
-        cwd=folder,
-        env={**os.environ, **AS_ROOT, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+@pytest.fixture
+def train(folder, start):
+    """Starts the job on some ranks."""
+
+    def call(size, *options, **env):
+        words = ("train", "job.yaml", "-np", size, "--slots", 3, "--run-dir", "run")
+        return start(*words, *options, **env)
+
+    return call
 
 
-def test_a_rank_that_waits_for_its_data(folder):
-    process = train(folder, 3, SLEEPER="1")
-    told, _ = process.communicate(timeout=120)
-    assert process.returncode == 4, told
-    assert told.count("stalled: rank 1 is silent in loading; ranks 0, 2 are waiting in reduction") == 1
+def test_a_rank_that_waits_for_its_data(folder, train):
+    running = train(3, SLEEPER="1")
+    assert running.wait() == 4, running.log
+    told = "stalled: rank 1 is silent in loading; ranks 0, 2 are waiting in reduction"
+    assert running.log.count(told) == 1
     autopsy = (folder / "run" / "autopsy.txt").read_text()
     assert [f"rank {rank}: in" in autopsy for rank in range(3)] == [True, True, True]
     assert "sleepy.py" in autopsy  # where rank 1 sleeps
     assert "synchronize" in autopsy  # what the others wait in
 
 
-def is_rank_1(process):
-    try:
-        is_rank = process.cmdline()[1:] == ["-P", "-m", "hvdtrain.train.rank"]
-        return is_rank and process.environ()["OMPI_COMM_WORLD_RANK"] == "1"
-    except psutil.Error:  # it has ended
-        return False
-
-
-def test_a_stopped_rank(folder):
+def test_a_stopped_rank(folder, train):
     """Case F9: it cannot even report."""
-    process = train(folder, 2, "--set", "backend=ddp", SLEEPER="none")
-    ranks = []
-    while not (ranks and (folder / "run" / "metrics.jsonl").exists()):
-        assert process.poll() is None
-        ranks = [child for child in psutil.Process(process.pid).children(recursive=True) if is_rank_1(child)]
+    running = train(2, "--set", "backend=ddp", SLEEPER="none")
+    metrics = folder / "run" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text()):
+        assert running.process.poll() is None
         time.sleep(0.1)
-    while not (folder / "run" / "metrics.jsonl").read_text():
-        time.sleep(0.1)
-    ranks[0].send_signal(signal.SIGSTOP)
-    told, _ = process.communicate(timeout=120)
-    assert process.returncode == 4, told
-    assert "rank 1 is silent: no report, stopped or gone; rank 0 is waiting in" in told, told
-    assert not ranks[0].is_running() or ranks[0].status() == psutil.STATUS_ZOMBIE
+    stopped = running.ranks()[1]
+    stopped.send_signal(signal.SIGSTOP)
+    assert running.wait() == 4, running.log
+    assert "rank 1 is silent: no report, stopped or gone; rank 0 is waiting in" in running.log, running.log
+    assert not stopped.is_running() or stopped.status() == psutil.STATUS_ZOMBIE
