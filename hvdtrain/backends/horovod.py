@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from itertools import groupby
 from typing import Any
@@ -26,6 +26,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from hvdtrain.backends.base import PLAIN, Backend, Reduction, Replica
+from hvdtrain.backends.choose import DDP_ADVICE
 from hvdtrain.backends.short_path import shorten
 from hvdtrain.errors import InputError
 from hvdtrain.topology.environ import World, check_engine_size, find_world
@@ -39,23 +40,29 @@ class HorovodBackend(Backend):
     """Horovod over MPI or Gloo, NCCL for the gradients where it was built in.
 
     The variables of ``tuning.horovod_environment`` must be set before this is made.
+
+    Args:
+        world: Which rank this is, among those that it is made over.
+        device: Where it computes.
+        ranks: Ranks of MPI's world that it is made over, all if none are named. MPI must be up before. In
+            this process Horovod 0.28.1 then stays with them, whatever a later one names.
     """
 
     name = "horovod"
 
-    def __init__(self, world: World, device: torch.device) -> None:
+    def __init__(self, world: World, device: torch.device, ranks: Sequence[int] = ()) -> None:
         if world.launcher in ("torchrun", "local") and world.size > 1:
             # Rank 0's store serves the others: it must outlive their start.
             self._store, _, _ = next(rendezvous("env://", world.rank, world.size))
             os.environ.update(_meet_over_gloo(world, self._store))
-        hvd.init()
+        hvd.init(comm=list(ranks))
         check_engine_size(world, hvd.size())
         if device.type == "cuda" and not hvd.nccl_built():
             # 0.28.1 would abort in its background thread at the first tensor on a GPU.
             raise InputError(
                 "backend: this Horovod was built without NCCL, and the ranks see GPUs",
-                do="run `hvdtrain build-horovod --gpu nccl`, or choose backend=ddp, or hide the GPUs "
-                "with CUDA_VISIBLE_DEVICES=",
+                do="run `hvdtrain build-horovod --gpu nccl`, or hide the GPUs with CUDA_VISIBLE_DEVICES=, or "
+                f"{DDP_ADVICE}",
             )
         super().__init__(world, device)
         if device.type == "cuda":
@@ -88,6 +95,10 @@ class HorovodBackend(Backend):
 
     def sum(self, values: torch.Tensor, name: str) -> torch.Tensor:
         return torch.as_tensor(hvd.allreduce(values, op=hvd.Sum, name=name))
+
+    def sum_in_place(self, values: torch.Tensor, name: str) -> None:
+        """As ``sum``, but into ``values`` themselves: for measurements, without a copy."""
+        hvd.allreduce_(values, op=hvd.Sum, name=name)
 
     def start_sum(self, values: torch.Tensor, name: str) -> Callable[[], torch.Tensor]:
         handle = hvd.allreduce_async(values, op=hvd.Sum, name=name)
@@ -178,12 +189,11 @@ def _check_reduction(reduction: Reduction, size: int) -> None:
 
 def _check_carried(name: str, parameter: torch.Tensor) -> None:
     """Refuses a parameter whose gradient Horovod 0.28.1 cannot reduce."""
-    advice = "use --set backend=ddp"
     if parameter.dtype not in _REDUCED:
         kind = str(parameter.dtype).removeprefix("torch.")
-        raise InputError(f"Horovod cannot reduce parameter {name!r} of type {kind}", do=advice)
+        raise InputError(f"Horovod cannot reduce parameter {name!r} of type {kind}", do=DDP_ADVICE)
     if not parameter.is_contiguous():
-        raise InputError(f"Horovod cannot reduce parameter {name!r}: it is not contiguous", do=advice)
+        raise InputError(f"Horovod cannot reduce parameter {name!r}: it is not contiguous", do=DDP_ADVICE)
 
 
 def _broadcast_in_place(tensors: dict[str, torch.Tensor]) -> None:
