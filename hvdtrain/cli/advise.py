@@ -82,6 +82,7 @@ class Amount(FloatParamType):
     help="With --measured: how gradients go over the network.",
 )
 @click.option("--samples", metavar="N", help="With --measured: samples that the cost is of; 1M if not given.")
+@click.option("--html", type=FilledPath(), metavar="FILE", help="Write a page with pictures to FILE.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(profile: Path | None, measured: str | None, as_json: bool, **options: Any) -> int:
     """Tell whether more GPUs are worth it, what limits, and what to do first.
@@ -91,7 +92,7 @@ def command(profile: Path | None, measured: str | None, as_json: bool, **options
 
     \b
     hvdtrain advise profile.json --network 25GbE --max-gpus 32 --price 2.5
-    hvdtrain advise profile.json --network network.json --min-efficiency 0.8 --json
+    hvdtrain advise profile.json --network network.json --min-efficiency 0.8 --json --html advice.html
     hvdtrain advise --measured 1:872,8:6679 --params 25.6M --gpus-per-node 8 --network 25GbE --predict 16,32
     """  # noqa: D301 - \b is click's
     _check_mode(profile, measured, options)
@@ -129,9 +130,7 @@ def _from_profile(path: Path, options: dict[str, Any], as_json: bool) -> int:
         target_steps=options["target_steps"],
     )
     advice = advise(read_profile(path), request)
-    document = advice_document(advice)
-    # A page (--html) is made from this same document.
-    _show(document, as_json)
+    _show(advice_document(advice), as_json, options["html"], path)
     return int(ExitCode.GATE if advice.is_refused else ExitCode.DONE)
 
 
@@ -156,7 +155,7 @@ def _from_measured(text: str, options: dict[str, Any], as_json: bool) -> int:
             "sentence": told,
         }
         document["gates"] = [gate]
-    _show(document, as_json)
+    _show(document, as_json, options["html"])
     return int(ExitCode.DONE if holds else ExitCode.GATE)
 
 
@@ -185,7 +184,12 @@ def _measured(text: str, options: dict[str, Any]) -> Measured:
     )
 
 
-def _show(document: dict[str, Any], as_json: bool) -> None:
+def _show(document: dict[str, Any], as_json: bool, page: Path | None, source: Path | None = None) -> None:
+    if page:
+        from hvdtrain.cli.report import write_page
+        from hvdtrain.report.page import advice_page
+
+        write_page(page, advice_page(document), source)
     if as_json:
         print(json.dumps(document, allow_nan=False))
         return

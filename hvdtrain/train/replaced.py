@@ -17,6 +17,7 @@ FILES = (
     "plan.json",
     "metrics.jsonl",
     "profile.json",
+    "advice.json",
     "report.html",
     "status.json",
     "autopsy.txt",

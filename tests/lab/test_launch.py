@@ -69,8 +69,9 @@ RANK = """
 import os, signal, sys, time
 from hvdtrain.topology.environ import find_world
 world = find_world(os.environ)
-print("ready", flush=True)
 """
+# Said before what a rank does, unless that says it itself.
+READY = "print('ready', flush=True)\n"
 needs_horovod = pytest.mark.skipif(find_spec("horovod") is None, reason="needs Horovod: make build-horovod")
 
 
@@ -117,7 +118,7 @@ def program(tmp_path):
 
     def write(code):
         path = tmp_path / "rank.py"
-        path.write_text(RANK + code)
+        path.write_text(RANK + (code if READY in code else READY + code))
         return str(path)
 
     return write
@@ -240,7 +241,7 @@ def test_one_rank_fails_and_all_end(slurm, program, launcher, case):
 @pytest.mark.parametrize("launcher", ["mpirun", "srun", pytest.param("horovodrun", marks=needs_horovod)])
 def test_ctrl_c_gives_the_ranks_time_to_save(job, slurm, launcher):
     code = "def save(*_):\n time.sleep(1)\n print('saved', flush=True)\n os._exit(75)\n"
-    code += "signal.signal(signal.SIGTERM, save)\nwhile True: time.sleep(0.1)"
+    code += f"signal.signal(signal.SIGTERM, save)\n{READY}while True: time.sleep(0.1)"
     process = job(launcher, {"h1": 1, "h2": 1}, code)
     interrupt(slurm, launcher, signal.SIGINT)
     returncode, out, err = finish(process)
@@ -263,10 +264,8 @@ def interrupt(lab, launcher, number):
 
 @pytest.mark.parametrize("launcher", ["mpirun", "srun"])
 def test_ctrl_c_twice_kills_on_all_hosts(job, slurm, launcher):
-    code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf', flush=True)\ntime.sleep(300)"
+    code = f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{READY}time.sleep(300)"
     process = job(launcher, {"h1": 1, "h2": 1}, code)
-    while "deaf" not in process.stdout.readline().decode():
-        pass
     interrupt(slurm, launcher, signal.SIGINT)
     assert b"asking the ranks to end" in process.stderr.readline()
     interrupt(slurm, launcher, signal.SIGINT)

@@ -1,6 +1,7 @@
 """``hvdtrain advise`` as users call it: documents, tables, exit codes, and one line for what is wrong."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -149,3 +150,17 @@ def test_the_verdict_of_a_job_that_waits_for_data(profile, capsys):
     assert invoke(profile(ranks=[rank_times(load_s=0.245)], loader=loader)) == 0
     told = "Do not scale out: 71 % of the step waits for data; give the loader 5 workers first."
     assert capsys.readouterr().out.splitlines()[0] == told
+
+
+def test_a_page_of_what_was_measured(tmp_path, capsys):
+    assert invoke(*MEASURED, "--html", str(tmp_path / "advice.html")) == 0
+    page = (tmp_path / "advice.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert "<svg" in page
+
+
+def test_a_page_never_takes_the_place_of_the_profile(profile, capsys):
+    path = profile()
+    assert invoke(path, "--html", path) == 2
+    assert "is the input itself" in capsys.readouterr().err
+    assert json.loads(Path(path).read_text())["schema"] == 1
