@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from importlib.util import find_spec
 from pathlib import Path
 
 from hvdtrain.errors import InputError
 
-BUILD_ADVICE = "build it with `hvdtrain build-horovod`, or choose --set backend=ddp"
+# For jobs and scripts alike: an engine does not know which of them it serves.
+DDP_ADVICE = "take ddp (a job: --set backend=ddp; a script: start(backend='ddp') or HVDTRAIN_BACKEND=ddp)"
+BUILD_ADVICE = f"build it with `hvdtrain build-horovod`, or {DDP_ADVICE}"
 
 
 def horovod_is_built() -> bool:
@@ -16,9 +19,25 @@ def horovod_is_built() -> bool:
 
     Looks at files only: importing it would load torch and MPI.
     """
+    return bool(_libraries())
+
+
+def horovod_has_gloo() -> bool:
+    """Whether the installed Horovod was built with Gloo; looks at files only.
+
+    The name of the variable that only its Gloo code reads stands in its library.
+    """
+    for path in _libraries():
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
+            if library.find(b"HOROVOD_GLOO_RENDEZVOUS_ADDR") >= 0:
+                return True
+    return False
+
+
+def _libraries() -> list[Path]:
     spec = find_spec("horovod")
     folders = spec.submodule_search_locations if spec else None
-    return any(any(Path(folder, "torch").glob("mpi_lib_v2*.so")) for folder in folders or [])
+    return [path for folder in folders or [] for path in Path(folder, "torch").glob("mpi_lib_v2*.so")]
 
 
 def choose_backend(asked: str, size: int) -> tuple[str, str]:

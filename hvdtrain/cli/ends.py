@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdtrain.errors import ExitCode
@@ -18,15 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class End:
-    """What is told of a job that failed: its exit code, the error in a line, and all that is known.
-
-    ``again`` tells that it starts again; empty where it does not.
-    """
+    """What is told of a job that failed: its exit code, the error in a line, and all that is known."""
 
     code: int
     error: str
     text: str
-    again: str = ""
+
+
+def failed(outcome: JobOutcome, log_dir: Path | None) -> End:
+    """What to tell of ranks that failed; ``log_dir`` holds their logs, None where they are not kept."""
+    from hvdtrain.launch.supervise import failure_text
+    from hvdtrain.train.launching import own_error
+
+    line = own_error(outcome.first_failure.tail) if outcome.first_failure else ""
+    text = f"hvdtrain: error: {line}" if line else failure_text(outcome, log_dir=log_dir)
+    return End(outcome.exit_code or int(ExitCode.FAILED), line or text, text)
 
 
 def settle(outcome: JobOutcome, run: RunDirectory, view: LineView) -> End:
@@ -34,23 +41,19 @@ def settle(outcome: JobOutcome, run: RunDirectory, view: LineView) -> End:
 
     A run that never took a step leaves what was in its directory before.
     """
-    from hvdtrain.launch.supervise import failure_text
-    from hvdtrain.train.launching import own_error
-
     code = outcome.exit_code or int(ExitCode.FAILED)
     if code == ExitCode.PREEMPTED and (told := _preempted(run)):
         return End(code, told, f"hvdtrain: {told}")
-    line = own_error(outcome.first_failure.tail) if outcome.first_failure else ""
     is_discarded = run.replaces or (code == ExitCode.USAGE and not view.started)
-    log_dir = None if is_discarded else run.logs
-    text = f"hvdtrain: error: {line}" if line else failure_text(outcome, log_dir=log_dir)
+    end = failed(outcome, None if is_discarded else run.logs)
     if run.replaces:
-        text += f"\nhvdtrain: note: {run.path} holds the run that it held before"
+        end = replace(end, text=f"{end.text}\nhvdtrain: note: {run.path} holds the run that it held before")
     if is_discarded:
         run.discard()
     else:
-        run.write_status("failed", exit_code=code, error=line or text.splitlines()[0])
-    return End(code, line or text, text)
+        with suppress(OSError):  # the disk may be what failed
+            run.write_status("failed", exit_code=code, error=end.error.splitlines()[0])
+    return end
 
 
 def _preempted(run: RunDirectory) -> str:

@@ -20,6 +20,10 @@ from hvdtrain.version import __version__
 VERBS = {
     "train": "Train a job on one or many ranks.",
     "verify": "Prove that a job trains alike on several numbers of ranks.",
+    "profile": "Tell where the time of a step goes, on each rank.",
+    "bench": "Measure the network, the data and the step of a job.",
+    "advise": "Tell whether more GPUs are worth it, and what to mend first.",
+    "report": "Show a run, a profile or advice in pictures: one HTML page, or tables.",
     "checkpoints": "List, check, prune and export the checkpoints of a run.",
     "run": "Run any program as ranks, one process per slot.",
     "submit": "Submit a training, or any program as ranks, to Slurm.",

@@ -73,6 +73,21 @@ def resolve_placement(
 ) -> Placement:
     """Turns the options, or else the scheduler's environment, into a placement.
 
+    Args and errors are those of ``resolve_cluster``.
+    """
+    cluster = resolve_cluster(options, env, following, uses_gpus=uses_gpus)
+    return place(cluster, options.num_ranks, options.ranks_per_node, options.cores_per_rank)
+
+
+def resolve_cluster(
+    options: PlacementOptions,
+    env: Mapping[str, str] | None = None,
+    following: Sequence[str] = (),
+    *,
+    uses_gpus: bool = True,
+) -> Cluster:
+    """The hosts that the options, or else the scheduler's environment, name, those included that stay empty.
+
     Tells each notice once on stderr.
 
     Args:
@@ -93,7 +108,7 @@ def resolve_placement(
         from hvdtrain.launch.names import own_names
 
         refuse_same_machine(chosen, own_names())
-    return place(chosen, options.num_ranks, options.ranks_per_node, options.cores_per_rank)
+    return chosen
 
 
 def _find(options: PlacementOptions, env: Mapping[str, str], following: Sequence[str]) -> Cluster | None:

@@ -6,65 +6,129 @@ import fcntl
 import io
 import json
 import os
-import signal
 import stat
 import sys
 import termios
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hvdtrain.cli.elastic import check_unused, elastic_options, find_bounds, on_hosts, with_commits
+from hvdtrain.cli.ending_signals import ending_signals
 from hvdtrain.cli.launch_options import LaunchOptions, launch_options, make_plan, with_site
-from hvdtrain.cli.placement_options import PlacementOptions, placement_options, resolve_placement
+from hvdtrain.cli.placement_options import PlacementOptions, placement_options, resolve_cluster
+from hvdtrain.cli.restarts import Restarts, check_restarts, note, restart_options
 from hvdtrain.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
+    from hvdtrain.cli.lives import Lives
     from hvdtrain.launch.plan import Launcher, LaunchPlan
-    from hvdtrain.launch.supervise import JobOutcome, Line
+    from hvdtrain.topology.hosts import Placement
 
 
 # All words after the first that is no option are the program's, with "--" or without.
 @click.command(context_settings={"allow_interspersed_args": False})
 @placement_options
 @launch_options
-@click.option("--tag/--no-tag", default=None, help="The rank before each line; default: with several.")
+@restart_options
+@elastic_options
+@click.option(
+    "--tag/--no-tag", "has_tags", default=None, help="The rank before each line; default: with several."
+)
 @click.option("--dry-run", is_flag=True, help="Print the command and environment that would run, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON document on stdout.")
 @click.argument("program", nargs=-1, metavar="-- PROGRAM [ARGUMENT]...", type=click.UNPROCESSED)
 def command(
-    placement: PlacementOptions,
-    launch: LaunchOptions,
-    tag: bool | None,
-    dry_run: bool,
-    as_json: bool,
-    program: tuple[str, ...],
+    placement: PlacementOptions, launch: LaunchOptions, program: tuple[str, ...], **options: Any
 ) -> int:
     """Run any program as ranks, one process per slot.
 
     The hosts come from -H, --hostfile or --nodelist, or else from the Slurm, LSF or PBS job
     around; without any of these all ranks run on this machine.
+
+    For example: hvdtrain run -H h1:4,h2:4 --max-restarts 3 --min-ranks 4 -- hvdtrain train job.yaml
+
+    Or: hvdtrain run --hostfile hosts --elastic --min-ranks 4 -- hvdtrain train job.yaml
     """
-    from hvdtrain.launch.job import choose_launcher
+    from hvdtrain.cli.lives import Lives
+    from hvdtrain.launch.restart import RUN_DIR, Trail, offered
     from hvdtrain.launch.site import read_site, site_path
+    from hvdtrain.topology.hosts import place
 
     _refuse_inside_a_launch(os.environ)
     _show_every_character()
-    resolved = resolve_placement(placement, following=program, uses_gpus=launch.gpus is not False)
+    if options["elastic"]:
+        return _run_elastically(placement, launch, program, options)
+    check_unused(options)
+    cluster = resolve_cluster(placement, following=program, uses_gpus=launch.gpus is not False)
+    placed = place(cluster, placement.num_ranks, placement.ranks_per_node, placement.cores_per_rank)
+    _check_program(program)
+    check_restarts(options["max_restarts"], options["min_ranks"], placed.size)
+    lives = Lives(
+        with_site(launch, read_site(site_path(os.environ))),
+        offered(cluster, placement.ranks_per_node),
+        placement.cores_per_rank,
+        program,
+        Restarts(options["max_restarts"], Trail(os.environ.get(RUN_DIR, ""))),
+        options["min_ranks"],
+        options["has_tags"],
+        options["as_json"],
+    )
+    with ending_signals(lives.restarts.signals):
+        return _run(lives, placed, is_dry=options["dry_run"])
+
+
+def _check_program(program: tuple[str, ...]) -> None:
     if not program or not program[0]:
         what = "the program's name is empty" if program else "no program to run"
         raise InputError(what, legal="hvdtrain run [OPTIONS] -- PROGRAM [ARGUMENT ...]")
-    options = with_site(launch, read_site(site_path(os.environ)))
-    plan, notes = make_plan(options, resolved, program, os.environ, is_dry=dry_run)
-    chosen = choose_launcher(plan, options.launcher or "auto")
-    notes += chosen.notes(plan)
-    if dry_run:
-        return _show(plan, chosen, notes, as_json)
+
+
+def _run_elastically(
+    placement: PlacementOptions, launch: LaunchOptions, program: tuple[str, ...], options: Mapping[str, Any]
+) -> int:
+    """Runs ranks that may go and come, to the job's one end."""
+    from hvdtrain.cli.elastic_job import refuse, run_program
+    from hvdtrain.launch.restart import offered
+    from hvdtrain.launch.site import read_site, site_path
+    from hvdtrain.topology.hosts import place
+
+    # Where no hosts are named, this machine takes as many ranks as there may be.
+    most = replace(placement, num_ranks=options["max_ranks"] or placement.num_ranks)
+    cluster = resolve_cluster(most, following=program, uses_gpus=launch.gpus is not False)
+    _check_program(program)
+    slots = offered(cluster, placement.ranks_per_node).slots
+    bounds = find_bounds({**options, "launcher": launch.launcher}, placement.num_ranks, slots)
+    placed = place(cluster, bounds.start, placement.ranks_per_node, placement.cores_per_rank)
+    asked = with_site(launch, read_site(site_path(os.environ)))
+    plan, notes = make_plan(asked, placed, program, os.environ, is_dry=options["dry_run"])
+    plan, elastic = with_commits(plan, bounds), on_hosts(bounds, plan, cluster, placement)
+    refuse(elastic, plan)
+    if options["dry_run"]:
+        return _show(plan, elastic, notes + elastic.notes(plan), options["as_json"])
+    for text in notes:
+        note(text)
+    return run_program(
+        elastic,
+        plan,
+        timeout_s=launch.timeout_s,
+        has_tags=options["has_tags"],
+        as_json=options["as_json"],
+    )
+
+
+def _run(lives: Lives, placement: Placement, *, is_dry: bool) -> int:
+    from hvdtrain.launch.job import choose_launcher
+
+    plan, notes = lives.plan(placement, is_dry=is_dry)
+    chosen = choose_launcher(plan, lives.launch.launcher or "auto")
+    if is_dry:
+        return _show(plan, chosen, notes + chosen.notes(plan), lives.as_json)
     if _holds_data(0):
-        print(
-            "hvdtrain: note: the ranks read nothing from stdin; give them the data as a file", file=sys.stderr
-        )
-    return _run(plan, chosen, options.timeout_s, tag, as_json)
+        note("the ranks read nothing from stdin; give them the data as a file")
+    return lives.run(plan)
 
 
 def _refuse_inside_a_launch(environ: Mapping[str, str]) -> None:
@@ -108,52 +172,3 @@ def _show(plan: LaunchPlan, launcher: Launcher, notes: tuple[str, ...], as_json:
         for note in notes:
             print(f"hvdtrain: note: {note}", file=sys.stderr)
     return int(ExitCode.DONE)
-
-
-def _run(
-    plan: LaunchPlan, launcher: Launcher, timeout_s: float | None, tag: bool | None, as_json: bool
-) -> int:
-    from hvdtrain.launch.job import launch_job
-    from hvdtrain.launch.supervise import failure_text, tagged
-
-    # With --json stdout is for the one document.
-    streams = {"stdout": sys.stderr if as_json else sys.stdout, "stderr": sys.stderr}
-    size = plan.size if tag is None else 2 if tag else 1
-
-    def show(line: Line) -> None:
-        stream = streams[line.stream]
-        stream.write(tagged(line, size) + "\n")
-        stream.flush()
-
-    try:
-        outcome = launch_job(plan, show, lambda *_: None, launcher=launcher.name, timeout_s=timeout_s)
-    except BrokenPipeError:  # `| head`; the job has been ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 128 + signal.SIGPIPE
-    text = failure_text(outcome, plan.log_dir) if outcome.exit_code else ""
-    if text:
-        print(f"hvdtrain: {text}", file=sys.stderr)
-    if outcome.reason and plan.uses_gpus and outcome.exit_code == ExitCode.USAGE:
-        print("hvdtrain: note: for a program that uses no GPU pass --no-gpus", file=sys.stderr)
-    if as_json:
-        print(json.dumps(_document(outcome, launcher.name, text)))
-    return int(outcome.exit_code)
-
-
-def _document(outcome: JobOutcome, launcher: str, text: str) -> dict[str, object]:
-    first = outcome.first_failure
-    return {
-        "schema": 1,
-        "exit_code": int(outcome.exit_code),
-        "launcher": launcher,
-        "size": outcome.size,
-        "done": sorted(outcome.done),
-        "failed_rank": first.rank if first else None,
-        "failed_host": first.host if first else None,
-        "failed_code": first.code if first else None,
-        "other_failures": [
-            {"rank": end.rank, "host": end.host, "code": end.code, "error": end.error}
-            for end in outcome.other_failures
-        ],
-        "error": text,
-    }

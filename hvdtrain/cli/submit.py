@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import tempfile
@@ -13,6 +14,8 @@ import click
 
 from hvdtrain.cli.launch_options import LaunchOptions, check_options, launch_options, with_site
 from hvdtrain.cli.option_types import FilledPath
+from hvdtrain.cli.requeue import Requeued, max_requeues, requeue_options, requeued
+from hvdtrain.cli.restarts import check_restarts, restart_options
 from hvdtrain.errors import ExitCode, InputError, LaunchError
 
 if TYPE_CHECKING:
@@ -78,7 +81,8 @@ def _slurm_options(function: Any) -> Any:
 @_slurm_options
 @launch_options
 @click.option("--exclusive", is_flag=True, help="Whole nodes.")
-@click.option("--requeue", is_flag=True, help="Run again after a preemption.")
+@requeue_options
+@restart_options
 @click.option("--module", "modules", multiple=True, metavar="NAME", help="Environment module to load.")
 @click.option("--setup", multiple=True, metavar="LINE", help="Line of shell before the ranks start.")
 @click.option("--sbatch", "sbatch", multiple=True, metavar="KEY=VALUE", help="Any other option of sbatch.")
@@ -125,18 +129,22 @@ def _job(launch: LaunchOptions, site: Site, words: tuple[str, ...], options: dic
 
     _refuse_lost_log(options["log"])
     check_options(launch, is_one_host=(options["nodes"] or 1) == 1)
-    program, name = _program(words, options)
+    check_restarts(options["max_restarts"], options["min_ranks"], None)
+    most = max_requeues(options)
+    chosen = _sbatch_options(site, options)
+    program, name, more = _program(words, options, _num_ranks(chosen))
     values, names = parse_exports(launch.env, os.environ)
     setup = (*site.setup, *options["setup"])
     own_names = dict.fromkeys((*values, *names, *setup_names(setup)))
     return BatchJob(
         name=options["name"] or name,
-        launch=_run_words(launch, tuple(own_names)),
+        launch=(*_run_words(launch, tuple(own_names)), *_restart_words(options)),
         program=program,
-        options=_sbatch_options(site, options),
-        signal=options["signal"] or "",
+        options=chosen,
+        signal=options["signal"] or more.signal,
         is_step_signalled=launch.launcher == "srun",
-        requeue=options["requeue"],
+        max_requeues=most,
+        run_dir=more.run_dir,
         modules=options["modules"] or site.modules,
         setup=setup,
         exported=submitted_names(os.environ, (*values, *names)),
@@ -144,8 +152,10 @@ def _job(launch: LaunchOptions, site: Site, words: tuple[str, ...], options: dic
     )
 
 
-def _program(words: tuple[str, ...], options: dict[str, Any]) -> tuple[tuple[str, ...], str]:
-    """What the ranks run, and a name for it."""
+def _program(
+    words: tuple[str, ...], options: dict[str, Any], size: int | None
+) -> tuple[tuple[str, ...], str, Requeued]:
+    """What ``size`` ranks run, a name for it, and what it needs to be run again."""
     if not words or not words[0]:
         raise InputError("nothing to submit", legal="a job file, or -- PROGRAM [ARGUMENT ...]")
     first = Path(words[0])
@@ -160,16 +170,20 @@ def _program(words: tuple[str, ...], options: dict[str, Any]) -> tuple[tuple[str
                 raise InputError(
                     "a program has no job file", where="--set" if option == "overrides" else "--run-dir"
                 )
-        return words, first.name
+        return words, first.name, Requeued()
     from hvdtrain.jobfile import load_job
+    from hvdtrain.train.preflight import check_batch
 
-    load_job(first, options["overrides"])  # a mistake is told now, not when the job starts
+    job = load_job(first, options["overrides"])  # a mistake is told now, not when the job starts
+    if size is not None:
+        check_batch(job, size)
+    more = requeued(job, options) if options["requeue"] else Requeued()
     program = [sys.executable, "-P", "-m", "hvdtrain.cli.main", "train", str(first.absolute())]
     for override in options["overrides"]:
         program += ["--set", override]
     if options["run_dir"]:
         program += ["--run-dir", str(options["run_dir"].absolute())]
-    return tuple(program), first.stem
+    return (*program, *more.words), first.stem, more
 
 
 def _refuse_lost_log(log: str | None) -> None:
@@ -181,6 +195,7 @@ def _refuse_lost_log(log: str | None) -> None:
 
 def _sbatch_options(site: Site, options: dict[str, Any]) -> dict[str, str]:
     from hvdtrain.launch.sbatch import parse_sbatch_options
+    from hvdtrain.launch.sbatch_values import check_value
 
     preset = {
         "partition": site.partition,
@@ -192,11 +207,20 @@ def _sbatch_options(site: Site, options: dict[str, Any]) -> dict[str, str]:
     for name, theirs in _SBATCH.items():
         if options[name] is not None:
             chosen[theirs] = str(options[name])
+            check_value(theirs, chosen[theirs], f"--{name.replace('_', '-')}")
     chosen["ntasks-per-node"] = str(options["ranks_per_node"] or _num_gpus(options["gpus_per_node"]) or 1)
     if options["exclusive"]:
         chosen["exclusive"] = ""
+    if options["max_restarts"]:
+        chosen["no-kill"] = ""  # else Slurm ends the job when one of its nodes fails
     chosen["output"] = options["log"] or ("slurm-%A_%a.out" if options["array"] else "slurm-%j.out")
     return {**chosen, **parse_sbatch_options(options["sbatch"])}
+
+
+def _num_ranks(chosen: dict[str, str]) -> int | None:
+    """How many ranks Slurm will start; None where it is to choose the nodes."""
+    counts = [chosen.get(name, "") for name in ("nodes", "ntasks-per-node")]
+    return math.prod(map(int, counts)) if all(map(str.isdecimal, counts)) else None
 
 
 def _num_gpus(text: str | None) -> int | None:
@@ -226,6 +250,11 @@ def _run_words(launch: LaunchOptions, names: tuple[str, ...]) -> tuple[str, ...]
     if launch.gpus is not None:
         words.append("--gpus" if launch.gpus else "--no-gpus")
     return tuple(words)
+
+
+def _restart_words(options: dict[str, Any]) -> tuple[str, ...]:
+    words = {"--max-restarts": options["max_restarts"], "--min-ranks": options["min_ranks"]}
+    return tuple(f"{name}={value}" for name, value in words.items() if value)
 
 
 def _submit(job: BatchJob, script: str) -> str:

@@ -7,22 +7,23 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hvdtrain.cli.elastic import check_sizes, check_unused, elastic_options, find_bounds
 from hvdtrain.cli.ending_signals import ending_signals
-from hvdtrain.cli.ends import End, settle, show_result, tell
+from hvdtrain.cli.ends import show_result, tell
 from hvdtrain.cli.option_types import FilledPath, RankCount, import_folders
+from hvdtrain.cli.restarts import Restarts, check_restarts, restart_options
 from hvdtrain.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
-    from hvdtrain.cli.progress_view import LineView
-    from hvdtrain.cli.restarts import Restarts
+    from hvdtrain.cli.elastic import Bounds
     from hvdtrain.config import Job
-    from hvdtrain.launch.plan import LaunchPlan
-    from hvdtrain.launch.supervise import JobOutcome
+    from hvdtrain.launch.plan import Launcher, LaunchPlan
     from hvdtrain.topology.environ import World
     from hvdtrain.train.rundir import RunDirectory
 
@@ -55,12 +56,8 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Go on with the run that --run-dir or runs/NAME holds, if there is one: resume=auto.",
 )
-@click.option(
-    "--max-restarts",
-    type=click.IntRange(min=0),
-    default=0,
-    help="After a failure start again from the last checkpoint, at most so often.",
-)
+@restart_options
+@elastic_options
 @click.option(
     "--slots",
     type=RankCount(),
@@ -104,62 +101,58 @@ def _sets_resume(overrides: tuple[str, ...]) -> bool:
 
 def _join(job: Job, path: Path | None, world: World, **options: Any) -> int:
     """Trains as one rank of a launch that somebody else made."""
-    from hvdtrain.cli.progress_view import counted, open_view
+    from hvdtrain.cli.joined import check_join, follow_on, relayed
+    from hvdtrain.cli.progress_view import open_view
     from hvdtrain.train.joining import join
 
-    ours = {
-        "--dry-run": options["dry_run"],
-        "--slots": options["slots"],
-        "--launcher": options["launcher"] != "auto",
-    }
-    for name in (name for name, given in ours.items() if given):
-        raise InputError(
-            f"{name} inside a launch by {world.launcher}: the ranks run already", do=f"omit {name}"
-        )
-    num_ranks = options["num_ranks"]
-    if num_ranks not in (None, world.size):
-        raise InputError(
-            f"-np {num_ranks} inside a launch of {counted(world.size, 'rank')} by {world.launcher}",
-            do="omit -np",
-        )
+    check_join(world, options)
+    job, run_dir, overwrite = follow_on(job, options, os.environ)
     sys.path += import_folders(path)
     view = open_view(job.output.log_every_s)
     try:
-        result = join(job, world, options["run_dir"], options["overwrite"], view)
+        result = join(job, world, run_dir, overwrite, relayed(view, overwrite, os.environ))
     finally:
         view.close()
-    if world.rank == 0:
+    if result["run_dir"] is not None:  # on rank 0, which may have been another one at the start
         show_result(result, options["as_json"])
     return int(ExitCode.DONE)
 
 
 def _launch(job: Job, path: Path | None, notice: str, **options: Any) -> int:
     """Starts the ranks on this machine and stays with them."""
+    from hvdtrain.cli.elastic_job import ElasticTraining
     from hvdtrain.cli.progress_view import open_view
-    from hvdtrain.cli.restarts import Restarts
+    from hvdtrain.cli.training import Training, with_job
+    from hvdtrain.launch.job import choose_launcher
     from hvdtrain.launch.machine import local_plan
+    from hvdtrain.launch.restart import Trail
     from hvdtrain.train.reopening import open_run_directory
     from hvdtrain.train.rundir import RunDirectory
 
-    size = options["num_ranks"] or 1
+    size, bounds = _size(options)
+    elastic = ElasticTraining(job, path, bounds) if bounds else None
     plan = local_plan(size, options["slots"], os.environ)
     _check(job, path, size)
+    if bounds:
+        check_sizes(job, bounds, size)
     if options["dry_run"]:
         # As the real run: the first free name may be another one by then.
         planned = RunDirectory(options["run_dir"] or job.output.dir / job.name)
-        return _show_plan(_with_job(plan, job, path, planned), options["launcher"], options["as_json"])
+        if elastic:
+            return _show_plan(*elastic.planned(plan, planned), options["as_json"])
+        plan = with_job(plan, job, path, planned)
+        return _show_plan(plan, choose_launcher(plan, options["launcher"]), options["as_json"])
     run = open_run_directory(job, options["run_dir"], overwrite=options["overwrite"])
     view = open_view(job.output.log_every_s)
     if notice:
         view({"event": "note", "text": notice})
+    restarts = Restarts(options["max_restarts"], Trail(str(run.path)))
     try:
-        with ending_signals():
-            restarts = Restarts(options["max_restarts"], run.checkpoints)
-            end = _attempt(_with_job(plan, job, path, run), run, options["launcher"], view, restarts)
-            again = job.model_copy(update={"resume": "auto"})
-            while end and end.again:
-                print(f"{end.text}\nhvdtrain: note: {end.again}", file=sys.stderr, flush=True)
-                end = _attempt(_with_job(plan, again, path, run), run, options["launcher"], view, restarts)
+        with ending_signals(restarts.signals):
+            if elastic:
+                end = elastic.run(plan, run, view)
+            else:
+                end = Training(job, path, run, view, restarts, options).run_lives(plan)
     except InputError:
         run.discard()
         raise
@@ -175,17 +168,15 @@ def _launch(job: Job, path: Path | None, notice: str, **options: Any) -> int:
     return int(ExitCode.DONE)
 
 
-def _attempt(
-    plan: LaunchPlan, run: RunDirectory, launcher: str, view: LineView, restarts: Restarts
-) -> End | None:
-    """One life of the ranks: how it ended, None where they are done."""
-    from dataclasses import replace
-
-    outcome = _supervised(plan, run, launcher, view)
-    if outcome.exit_code == ExitCode.DONE and view.result is not None:
-        return None
-    end = settle(outcome, run, view)
-    return replace(end, again=restarts.again(outcome, end.error))
+def _size(options: Mapping[str, Any]) -> tuple[int, Bounds | None]:
+    """Slots that a job takes of this machine; with ``--elastic`` also how many ranks there may be."""
+    if not options["elastic"]:
+        check_unused(options)
+        size = options["num_ranks"] or 1
+        check_restarts(options["max_restarts"], options["min_ranks"], size)
+        return size, None
+    bounds = find_bounds(options, options["num_ranks"])
+    return bounds.most or bounds.start, bounds
 
 
 def _record(run: RunDirectory, error: BaseException) -> None:
@@ -213,35 +204,9 @@ def _check(job: Job, path: Path | None, size: int) -> None:
     validate_source(job.data)
 
 
-def _with_job(plan: LaunchPlan, job: Job, path: Path | None, run: RunDirectory | None) -> LaunchPlan:
-    from dataclasses import replace
-
-    from hvdtrain.train.launching import rank_program
-
-    program, env = rank_program(job, run, import_folders(path))
-    return replace(plan, program=program, env=env, log_dir=run.logs.resolve() if run else None)
-
-
-def _supervised(plan: LaunchPlan, run: RunDirectory, launcher: str, view: LineView) -> JobOutcome:
-    from hvdtrain.launch.describe import describe_plan
-    from hvdtrain.launch.job import choose_launcher, launch_job
-
-    chosen = choose_launcher(plan, launcher)
-    run.write_json("plan.json", describe_plan(plan, chosen))
-    return launch_job(
-        plan,
-        # What the user's code prints on rank 0; the other ranks' output stands in their logs.
-        on_line=lambda line: view.say(line.text) if line.rank == 0 else None,
-        on_event=lambda _, event: view(event),
-        launcher=chosen.name,
-    )
-
-
-def _show_plan(plan: LaunchPlan, launcher: str, as_json: bool) -> int:
+def _show_plan(plan: LaunchPlan, chosen: Launcher, as_json: bool) -> int:
     from hvdtrain.launch.describe import describe_plan, masked
-    from hvdtrain.launch.job import choose_launcher
 
-    chosen = choose_launcher(plan, launcher)
     if as_json:
         print(json.dumps(describe_plan(plan, chosen), indent=2))
     else:

@@ -28,6 +28,8 @@ class FolderDataset(Dataset[tuple[torch.Tensor, int]]):
         skip: Leave unreadable images out; without it they are errors.
     """
 
+    draws = False  # no random numbers: see PassReader
+
     def __init__(self, images: Images, size: int, channels: int, skip: bool = False) -> None:
         self._images = images
         self._reader = ImageReader(size, channels, skip, "data.path")

@@ -26,6 +26,7 @@ class Pass:
         num_passes: Passes of the step, the same on all ranks.
         indices: The samples of ``step`` that this pass reads; empty where none are left.
         filler: Samples to read instead where there are none, for a pass of weight 0.
+        places: Of ``indices`` in the epoch's order: each belongs to one sample of one rank.
     """
 
     step: Step
@@ -34,6 +35,7 @@ class Pass:
     num_passes: int = 1
     indices: tuple[int, ...] = ()
     filler: tuple[int, ...] = ()
+    places: range = range(0)
 
     @property
     def is_last(self) -> bool:
@@ -107,8 +109,15 @@ class Passes:
                 needs_filler = self.fill and (self.may_skip or not indices)
                 if needs_filler and not filler:
                     filler = self._filler(epoch)
-                yield Pass(step, start, number, num_passes, indices, filler if needs_filler else ())
+                used = filler if needs_filler else ()
+                yield Pass(step, start, number, num_passes, indices, used, self._places(start, number))
             start = step.consumed
+
+    def _places(self, start: int, number: int) -> range:
+        """Where a full pass lies in the epoch's order: rank r has the places r, r + W, ... of a step."""
+        apart = self.partition.num_ranks
+        first = start + self.rank + number * self.micro * apart
+        return range(first, first + self.micro * apart, apart)
 
     def _filler(self, epoch: int) -> tuple[int, ...]:
         """The rank's first samples of the epoch, from the start again where there are too few."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from torch.utils.data import Dataset, default_collate, get_worker_info
+from torch.utils.data import Dataset, TensorDataset, default_collate, get_worker_info
 
 from hvdtrain.data.batch import Batch, SampleError, SkipSample
 from hvdtrain.data.passes import Pass
 from hvdtrain.data.permutation import mix_words
-from hvdtrain.data.randomness import OwnRandom
+from hvdtrain.data.randomness import OwnRandom, seed_generators
 from hvdtrain.errors import InputError
 
 Collate = Callable[[list[Any]], Any]
@@ -56,9 +56,11 @@ class Failure:
 class PassReader(Dataset[Any]):
     """A data set of passes (``Batch`` or ``Failure``) over a map-style data set of samples.
 
-    Python's, NumPy's and PyTorch's (CPU) global random generators are seeded before each pass with
-    ``mix_words(seed, epoch, start, rank, number)``: random augmentation depends neither on how many
-    workers there are, nor on which of them reads the pass, nor on whether the job was resumed.
+    Python's, NumPy's and PyTorch's (CPU) global random generators are seeded before each sample with
+    ``mix_words(seed, epoch, place in the epoch's order)``: random augmentation depends neither on how many
+    ranks and workers there are, nor on which of them reads the sample, nor on whether the job was resumed.
+    A data set that says ``draws = False``, and PyTorch's TensorDataset, is spared that. ``collate`` goes on
+    with the numbers of the last sample.
 
     Args:
         dataset: Samples. ``dataset.describe(index)`` names one in messages, ``dataset.collate(samples)``
@@ -71,6 +73,7 @@ class PassReader(Dataset[Any]):
     def __init__(self, dataset: Dataset[Any], seed: int, rank: int, may_skip: bool = False) -> None:
         self._dataset, self._seed, self._rank, self._may_skip = dataset, seed, rank, may_skip
         self._collate: Collate = getattr(dataset, "collate", default_collate)
+        self._draws = bool(getattr(dataset, "draws", type(dataset) is not TensorDataset))
 
     def __getitem__(self, request: Request) -> Batch | Failure:
         """Reads a pass; never raises what the data set raises."""
@@ -90,27 +93,32 @@ class PassReader(Dataset[Any]):
         doing = _Doing()
         try:
             with OwnRandom(mix_words(self._seed, request.epoch, part.start, self._rank, part.number)):
-                return self._filled(batch, part, doing)
+                return self._filled(batch, part, request.epoch, doing)
         except Exception as error:  # whatever a user's data set may raise
             return make_failure(error, doing.text, self._rank)
 
-    def _filled(self, batch: Batch, part: Pass, doing: _Doing) -> Batch:
+    def _filled(self, batch: Batch, part: Pass, epoch: int, doing: _Doing) -> Batch:
         """An empty batch with the samples of a pass, or those that fill it with weight 0."""
         skipped: list[str] = []
-        samples = self._samples(part.indices, skipped, doing)
+        seeds = [mix_words(self._seed, epoch, place) for place in part.places] if self._draws else []
+        samples = self._samples(part.indices, seeds, skipped, doing)
         count, read = len(samples), part.indices
         if not samples and part.filler:
-            samples, read = self._samples(part.filler, [], doing), part.filler
+            samples, read = self._samples(part.filler, seeds, [], doing), part.filler
         if not samples:
             return replace(batch, skipped=tuple(skipped))
         doing.text = f"samples {_shortened(read)} make no batch"
         inputs, targets = split_pair(self._collate(samples))
         return replace(batch, inputs=inputs, targets=targets, count=count, skipped=tuple(skipped))
 
-    def _samples(self, indices: Sequence[int], skipped: list[str], doing: _Doing) -> list[Any]:
+    def _samples(
+        self, indices: Sequence[int], seeds: Sequence[int], skipped: list[str], doing: _Doing
+    ) -> list[Any]:
         samples: list[Any] = []
-        for index in indices:
+        for number, index in enumerate(indices):
             doing.text = f"sample {index}{self._name(index)} could not be read"
+            if seeds:
+                seed_generators(seeds[number])
             self._read(index, samples, skipped)
         return samples
 

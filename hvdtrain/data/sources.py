@@ -169,7 +169,8 @@ def _check_map_style(dataset: Any, name: str) -> None:
 def _first_input(dataset: Dataset[Any], spec: str) -> torch.Tensor | None:
     """The input of the first sample, read once and as a loader would read it."""
     checked = _Checked(dataset, f"{spec}: sample 0 of the train data set")
-    item = PassReader(checked, seed=0, rank=0)[Request(Pass(Step((0,), 1, 1), 0, indices=(0,)), epoch=0)]
+    first = Pass(Step((0,), 1, 1), 0, indices=(0,), places=range(1))
+    item = PassReader(checked, seed=0, rank=0)[Request(first, epoch=0)]
     if isinstance(item, Failure):
         item.raise_in_rank()
     if item.targets is None:

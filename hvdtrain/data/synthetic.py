@@ -31,6 +31,8 @@ class SyntheticDataset(Dataset[tuple[torch.Tensor, int]]):
         seed: In ``[0, 2^64)``; training and validation sets take different ones.
     """
 
+    draws = False  # no random numbers: see PassReader
+
     def __init__(self, shape: tuple[int, int, int], classes: int, samples: int, seed: int) -> None:
         self.shape, self.num_classes, self._samples, self._seed = shape, classes, samples, seed
         # NumPy, since PyTorch would spread these small sums over the cores that train

@@ -28,6 +28,8 @@ class TarDataset(Dataset[tuple[torch.Tensor, int]]):
         reader: Decodes them; its ``where`` names the pattern of the shards in messages.
     """
 
+    draws = False  # no random numbers: see PassReader
+
     def __init__(self, samples: Samples, reader: ImageReader) -> None:
         self._samples, self._reader = samples, reader
         self._files = OpenFiles()

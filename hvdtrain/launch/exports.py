@@ -26,6 +26,8 @@ _RANK_MARKS = re.compile(
     r"(OMPI_COMM_WORLD_|PMI_|PMIX_|MV2_|HOROVOD_LOCAL_|HOROVOD_CROSS_)\w*|HOROVOD_(RANK|SIZE)"
     r"|TORCHELASTIC_RUN_ID"
 )
+# What is said of the job around the caller: its end, its run, its restarts.
+_OF_ONE_JOB = frozenset({"HVDTRAIN_END_TIME", "HVDTRAIN_RUN_DIR", "HVDTRAIN_RESTART"})
 _LOCAL_MARKS = ("HVDTRAIN_LOCAL_LAUNCH", "TORCHELASTIC_RUN_ID")
 # What a login gives a process: ssh does, a launcher that starts from a bare environment does not.
 _LOGIN = re.compile(r"HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|TERM")
@@ -79,7 +81,7 @@ def submitted_names(environ: Mapping[str, str], named: Sequence[str]) -> tuple[s
         environ: The caller's environment.
         named: What the user named.
     """
-    names = {name for name in _forwarded(environ) if not is_secret(name)}
+    names = {name for name in _forwarded(environ) if not is_secret(name)} - _OF_ONE_JOB
     names |= {"SLURM_CONF"} & set(environ)  # where Slurm's own commands find their configuration
     return tuple(sorted({*names, *login_names(environ), *named}))
 

@@ -67,7 +67,7 @@ class Horovodrun:
         if plan.network is not None:  # or it finds them itself, which takes 13 to 16 s
             argv += ["--network-interfaces", ",".join(plan.network.interfaces)]
         env = {**environment(plan), "PATH": _path(plan)}
-        return Command((*argv, *agent_argv(plan)), env, _withheld(plan))
+        return Command((*argv, *agent_argv(plan)), env, withheld(plan))
 
     def notes(self, plan: LaunchPlan) -> tuple[str, ...]:
         """What was chosen without being asked for."""
@@ -84,7 +84,7 @@ def _path(plan: LaunchPlan) -> str:
     return os.pathsep.join([str(Path(plan.mpi.path).parent), plan.environ.get("PATH", os.defpath)])
 
 
-def _withheld(plan: LaunchPlan) -> tuple[str, ...]:
+def withheld(plan: LaunchPlan) -> tuple[str, ...]:
     """The caller's variables that horovodrun must not see."""
     kept = {*forwarded_names(plan), *login_names(plan.environ), *rank_environment(plan)}
     kept |= {name for name in plan.environ if name.startswith("SLURM") and not is_secret(name)}

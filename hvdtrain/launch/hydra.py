@@ -17,6 +17,11 @@ END_SIGNAL = signal.SIGTERM
 # It knows no handler for it, so it would end, and the ranks with it.
 DEAF_TO = frozenset({signal.SIGUSR2})
 
+# Until this version MPI_Finalize over UCX disconnects from each rank, for which UCX needs that rank's answer,
+# and then waits in a barrier of the process manager's, where it answers nobody: a rank that comes later than
+# another waits for ever (github.com/pmodels/mpich/pull/6596).
+_FINALIZES_OVER_UCX = (4, 2)
+
 # Hydra 4.0.2 leaves the last variable of its own environment out of what -genvlist sends to other hosts.
 _LEFT_OUT = {"HVDTRAIN_LAST_VARIABLE": "1"}
 
@@ -38,11 +43,23 @@ def command(plan: LaunchPlan) -> Command:
 
 
 def notes(plan: LaunchPlan) -> tuple[str, ...]:
-    """What was chosen without being asked for."""
+    """What was chosen without being asked for, and what the user should know of this MPI."""
     assert plan.mpi is not None
+    if _may_not_end(plan):
+        version = ".".join(map(str, plan.mpi.version))
+        return (
+            f"MPICH {version} over UCX may hang in MPI_Finalize, when the work is done; MPICH 4.2 does not",
+        )
     if plan.mpi.vendor == "intel" and "I_MPI_THREAD_YIELD" in _intel_variables(plan):
         return ("waiting ranks yield their core (I_MPI_THREAD_YIELD)",)
     return ()
+
+
+def _may_not_end(plan: LaunchPlan) -> bool:
+    """Whether ranks may hang when they are done."""
+    assert plan.mpi is not None
+    is_old = plan.mpi.device == "ch4:ucx" and plan.mpi.version < _FINALIZES_OVER_UCX
+    return is_old and not plan.is_one_host
 
 
 def _ranks(plan: LaunchPlan) -> tuple[str, ...]:

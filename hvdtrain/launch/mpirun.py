@@ -26,6 +26,8 @@ _VERSIONS = (
     ("intel", re.compile(r"Intel\(R\) MPI Library.*?Version\s+(\d+(?:\.\d+)*)", re.DOTALL)),
     ("mpich", re.compile(r"HYDRA build details:.*?Version:\s+(\d+(?:\.\d+)*)", re.DOTALL)),
 )
+# Hydra tells how the MPICH that it was built with was configured.
+_DEVICE = re.compile(r"--with-device=([\w:]+)")
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def parse_version(path: str, text: str) -> MpiFacts:
     for vendor, pattern in _VERSIONS:
         if found := pattern.search(text):
             version = tuple(int(part) for part in found[1].split("."))
-            return MpiFacts(path, vendor, version, str(Path(path).parent.parent))
+            device = _DEVICE.search(text) if vendor == "mpich" else None
+            return MpiFacts(path, vendor, version, str(Path(path).parent.parent), device[1] if device else "")
     said = text.strip().partition("\n")[0][:100]
     raise InputError(f"{path} --version says {said!r}", legal="Open MPI, MPICH or Intel MPI")

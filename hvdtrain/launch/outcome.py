@@ -113,7 +113,7 @@ def failure_text(outcome: JobOutcome, log_dir: Path | None = None) -> str:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         silent = f" before rank {ranks} said it was done" if missing else ""
         return "\n".join([f"the launcher {how}{silent}", *outcome.launcher_lines])
-    lines = [f"rank {first.rank} on host {first.host} failed: {_how(first.code)}"]
+    lines = [f"rank {first.rank} on host {first.host} failed: {how_it_ended(first.code)}"]
     lines += first.last_words or _context(first.tail)
     if log_dir is not None:
         lines.append(f"log: {log_dir / f'rank-{first.rank}.log'}")
@@ -134,7 +134,8 @@ def tagged(line: Line, size: int) -> str:
     return line.text if size == 1 else f"[{line.rank}] {line.text}"
 
 
-def _how(code: int) -> str:
+def how_it_ended(code: int) -> str:
+    """An exit code, negative for a signal, in words."""
     if number := _signal_of(code):
         hint = f" ({_HINTS[-number]})" if -number in _HINTS else ""
         shell = f"exit code {code}, " if code > 0 else ""
@@ -154,7 +155,7 @@ def _others(ends: tuple[RankEnd, ...]) -> list[str]:
     lines = ["1 other rank failed too:" if len(ends) == 1 else f"{len(ends)} other ranks failed too:"]
     for end in ends[:_MAX_OTHERS]:
         error = f": {end.error[:_MAX_ERROR]}" if end.error else ""
-        lines.append(f"  rank {end.rank} on host {end.host}: {_how(end.code)}{error}")
+        lines.append(f"  rank {end.rank} on host {end.host}: {how_it_ended(end.code)}{error}")
     more = len(ends) - _MAX_OTHERS
     return [*lines, f"  and {more} more"] if more > 0 else lines
 

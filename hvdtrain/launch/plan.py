@@ -26,12 +26,14 @@ class MpiFacts:
         vendor: ``openmpi``, ``mpich`` or ``intel``.
         version: For example (5, 0, 11).
         prefix: The installation's root, the folder above ``bin``.
+        device: How an MPICH reaches other hosts, ``ch4:ucx`` or ``ch4:ofi``; empty where it does not tell.
     """
 
     path: str
     vendor: str
     version: tuple[int, ...]
     prefix: str
+    device: str = ""
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def find_jobs(job: str, environ: Mapping[str, str]) -> list[JobState]:
         found = parse_sacct(_sacct(job, environ)) or parse_scontrol(_scontrol(job, environ))
     if not found and done.returncode and "Invalid job id" not in done.stderr:
         raise NoAnswerError(f"squeue failed: {_last_line(done)}")
-    return with_codes(found, environ) or [JobState(job, UNKNOWN)]
+    return with_codes(sorted(found, key=_order), environ) or [JobState(job, UNKNOWN)]
 
 
 def ended_jobs(job: str, environ: Mapping[str, str]) -> list[JobState]:
@@ -229,8 +229,9 @@ def _told(paragraph: str, key: str) -> str:
     return found[1] if found else ""
 
 
-def _order(job: JobState) -> tuple[int, str]:
-    return int(re.split(r"[_+]", job.job)[0]), job.job
+def _order(job: JobState) -> list[int]:
+    """By number, and elements of an array by theirs: 8_2 before 8_10."""
+    return [int(number) for number in re.findall(r"\d+", job.job)]
 
 
 def _sacct(jobs: str, environ: Mapping[str, str]) -> str:

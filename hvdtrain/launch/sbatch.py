@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hvdtrain.errors import InputError
+from hvdtrain.launch.sbatch_values import check_value
 from hvdtrain.process import Command
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -20,7 +21,6 @@ _PLAIN = re.compile(r"[\w./:,@%+=\[\]^~-]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 _EXPORT = re.compile(r"(?:^|[;\n])\s*export\s+([A-Za-z_][A-Za-z0-9_]*)=")
-_SIGNAL = re.compile(r"(B:|R:)?(SIG)?([A-Z][A-Z0-9]*|\d+)(@\d+)?")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class BatchJob:
         options: Options of sbatch by their long names; an empty value stands for a flag.
         signal: Signal before the end, in sbatch's words without ``B:``: ``USR1@120``.
         is_step_signalled: Whether that signal goes to the ranks at once, as srun's can, or to the launcher.
-        requeue: Whether a job that was preempted after a checkpoint is to run again.
+        max_requeues: How often a job that was preempted after a checkpoint is to run again; 0 for never.
+        run_dir: The run directory of a training, to which the job's id is added; empty for one that is named,
+            or of a job that does not run again.
         modules: Environment modules to load.
         setup: Lines of shell before the ranks start.
         exported: Names of the variables that the job gets.
@@ -47,7 +49,8 @@ class BatchJob:
     options: Mapping[str, str] = field(default_factory=dict)
     signal: str = ""
     is_step_signalled: bool = False
-    requeue: bool = False
+    max_requeues: int = 0
+    run_dir: str = ""
     modules: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
     exported: tuple[str, ...] = ()
@@ -80,7 +83,8 @@ def render(job: BatchJob, python: str) -> str:
         on_command_line=[f"--{name}" for name, value in options.items() if _CONTROL.search(value)],
         modules=[shlex.quote(module) for module in job.modules],
         setup=job.setup,
-        requeue=job.requeue,
+        max_requeues=job.max_requeues,
+        run_dir=shlex.quote(job.run_dir) if job.run_dir else "",
         command=_command_lines(python, job),
     )
 
@@ -147,7 +151,7 @@ def _options(job: BatchJob) -> dict[str, str]:
         )
     if job.signal:
         options["signal"] = _signal(job)
-    if job.requeue:
+    if job.max_requeues:
         options["requeue"] = ""
         options.setdefault("open-mode", "append")
     if job.exported:
@@ -164,10 +168,8 @@ def _signal(job: BatchJob) -> str:
     Without ``B:`` the steps get it and the batch shell does not; with it the shell alone. srun's tasks take
     it directly; mpirun has to hear of it itself, because Slurm knows only its daemons.
     """
-    match = _SIGNAL.fullmatch(job.signal)
-    if match is None:
-        raise InputError(f"{job.signal!r}", where="--signal", legal="SIGNAL@SECONDS: USR1@120")
-    if match[1] or job.is_step_signalled:
+    check_value("signal", job.signal, "--signal")
+    if job.is_step_signalled or ":" in job.signal:
         return job.signal
     return f"B:{job.signal}"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hvdtrain.launch.exports import forwarded_names, login_names, rank_environment, thread_note
 from hvdtrain.launch.plan import LaunchPlan, agent_argv
+from hvdtrain.launch.restart import RESTART
 from hvdtrain.process import Command
 
 _MAX_STEP = 0xFFFFFFF0  # above: batch, extern and interactive steps (slurm.h, SLURM_MAX_NORMAL_STEP_ID)
@@ -46,8 +47,9 @@ class Srun:
         argv = ["srun", f"--mpi={mpi_type(plan)}", *_layout(plan), "--cpu-bind=none", "--kill-on-bad-exit=1"]
         # A site may have set a time after the first task's end at which the others are killed.
         argv.append("--wait=0")
-        if _is_in_step(plan):
-            argv.append("--overlap")  # else this step waits for the end of the one around it
+        if _is_in_step(plan) or plan.env.get(RESTART, "0") != "0":
+            # Else this step waits for the end of the one around it, or of one that a lost node still holds.
+            argv.append("--overlap")
         if plan.slurm is not None and plan.slurm.cpus_per_task:
             # Since 22.05 a step does not take this over from its job.
             argv.append(f"--cpus-per-task={plan.slurm.cpus_per_task}")

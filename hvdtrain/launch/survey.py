@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock, Timer
-from typing import Any
+from typing import Any, TypeVar
 
 from hvdtrain.errors import LaunchError
 from hvdtrain.launch.host_report import report
@@ -15,6 +15,8 @@ from hvdtrain.launch.names import own_names
 from hvdtrain.launch.plan import LaunchPlan
 from hvdtrain.process import Command, Completed, Process, command, end_group, spawn
 from hvdtrain.topology.names import machine_key, names_machine
+
+Answer = TypeVar("Answer")
 
 _AT_ONCE = 32
 _TIMEOUT_S = 20.0
@@ -30,16 +32,46 @@ def ask_hosts(plan: LaunchPlan) -> list[dict[str, Any]]:
         LaunchError: A host cannot be reached, or has no hvdtrain at the same path.
     """
     names = [host.name for host in plan.placement.hosts]
-    if plan.slurm is not None:
-        return _ask_step(plan, names)
-    own = own_names()
     questions = _Questions(plan.environ)
-    pool = ThreadPoolExecutor(_AT_ONCE)
+    if plan.slurm is not None:
+        return _ask_step(plan, names, questions)
+    return _at_once(_one_by_one(plan, names, questions), names, questions)
+
+
+def ask_each(plan: LaunchPlan, names: Sequence[str]) -> dict[str, dict[str, Any] | str]:
+    """The report of each host, or why it gave none: for a job of which a host may be gone.
+
+    Args:
+        plan: How hosts are reached, and from where.
+        names: Of the hosts, which need not be those of the plan.
+    """
+    questions = _Questions(plan.environ)
+    one = _one_by_one(plan, names, questions)
+
+    def ask(name: str) -> dict[str, Any] | str:
+        try:
+            return one(name) if plan.slurm is None else _ask_step(plan, [name], questions)[0]
+        except LaunchError as error:
+            return str(error)
+
+    return dict(zip(names, _at_once(ask, names, questions), strict=True))
+
+
+def _one_by_one(
+    plan: LaunchPlan, names: Sequence[str], questions: _Questions
+) -> Callable[[str], dict[str, Any]]:
+    """Asks one of the hosts: this machine itself, or over ssh."""
+    own = own_names()
 
     def ask(name: str) -> dict[str, Any]:
         peers = [peer for peer in names if peer != name][:_AT_ONCE]
         return report(peers) if names_machine(name, own) else _ask(plan, name, peers, questions)
 
+    return ask
+
+
+def _at_once(ask: Callable[[str], Answer], names: Sequence[str], questions: _Questions) -> list[Answer]:
+    pool = ThreadPoolExecutor(_AT_ONCE)
     try:
         return list(pool.map(ask, names))
     finally:  # Ctrl-C, or one host that does not answer, waits for no other
@@ -58,12 +90,12 @@ def _ask(plan: LaunchPlan, host: str, peers: Sequence[str], questions: _Question
     return _parse(done, f"host {host}")[0]
 
 
-def _ask_step(plan: LaunchPlan, names: Sequence[str]) -> list[dict[str, Any]]:
+def _ask_step(plan: LaunchPlan, names: Sequence[str], questions: _Questions) -> list[dict[str, Any]]:
     """One task on each host; beside other steps of the job, and without MPI."""
     argv = ["srun", "--mpi=none", "--overlap", "--cpu-bind=none", f"--nodes={len(names)}"]
     argv += [f"--ntasks={len(names)}", "--ntasks-per-node=1", f"--nodelist={','.join(names)}"]
     argv += [plan.python, "-P", "-m", "hvdtrain.launch.host_report", *names[:_AT_ONCE]]
-    told = _parse(_Questions(plan.environ).ask(command(*argv), "srun"), "srun")
+    told = _parse(questions.ask(command(*argv), "srun"), "srun")
     by_host = {machine_key(one["host"].partition(".")[0]): one for one in told}
     found = [by_host.get(machine_key(name.partition(".")[0])) for name in names]
     if None in found:

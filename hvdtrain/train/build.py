@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,8 +28,9 @@ from hvdtrain.train.optimizers import build_optimizer
 from hvdtrain.train.parts import Parts
 from hvdtrain.train.preemption import Watch
 from hvdtrain.train.preflight import check_batch, check_batchnorm
+from hvdtrain.train.profiling import profile_run
 from hvdtrain.train.randomness import seed_everything
-from hvdtrain.train.resuming import order_of, resume
+from hvdtrain.train.resuming import Restore, order_of, resume, start_anew
 from hvdtrain.train.rundir import RunDirectory
 from hvdtrain.train.schedule import BEGINNING, Course, Pace, Position
 from hvdtrain.train.stall import Progress, Unwatched
@@ -66,9 +68,20 @@ def build_trainer(
     parts = build_parts(job, backend, run, emit)
     folder = run.checkpoints if run else None
     tell = parts.observer.noted if parts.observer else _say_nothing
-    keeper = Keeper(backend, job.checkpoint, folder, tell)
+    names = [name for name, _ in parts.stepper.replica.module.named_parameters()]
+    keeper = Keeper(backend, job.checkpoint, folder, tell, names)
     seen = lookouts or Lookouts()
-    return Trainer(replace(parts, keeper=keeper, watch=seen.watch, progress=seen.progress))
+    profile = profile_run(job, parts, run, seen.progress)
+    return Trainer(
+        replace(
+            parts,
+            keeper=keeper,
+            watch=seen.watch,
+            progress=profile.profile,
+            recorder=profile,
+            profile=profile,
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -84,11 +97,16 @@ class Lookouts:
     progress: Progress = field(default_factory=Unwatched)
 
 
+Build = Callable[[Job, Backend, RunDirectory | None, Emit, Lookouts], Trainer]
+
+
 def _say_nothing(_: str) -> None:
     """Ranks other than 0 tell nothing."""
 
 
-def build_parts(job: Job, backend: Backend, run: RunDirectory | None, emit: Emit) -> Parts:
+def build_parts(
+    job: Job, backend: Backend, run: RunDirectory | None, emit: Emit, restore: Restore | None = None
+) -> Parts:
     """Builds everything that a job names; collective, since replicas are made equal.
 
     Args:
@@ -96,6 +114,7 @@ def build_parts(job: Job, backend: Backend, run: RunDirectory | None, emit: Emit
         backend: The engine, started.
         run: The run directory on rank 0, None elsewhere.
         emit: Shows an event to the user; called on rank 0 only.
+        restore: Finds what to go on from; None does as ``resume`` of the job says.
     """
     check_batch(job, backend.size)
     # The same weights everywhere at the start, then a random stream of its own for each rank.
@@ -110,7 +129,8 @@ def build_parts(job: Job, backend: Backend, run: RunDirectory | None, emit: Emit
     evaluation = build_evaluation(job.metrics, source.num_classes)
     train, validation = training_loader(job, backend, source), validation_loader(job, backend, source)
     order = order_of(job, train.partition)
-    resumed = resume(backend, run, model, optimizer, order) if job.resume == "auto" else None
+    restore = restore or (resume if job.resume == "auto" else start_anew)
+    resumed = restore(backend, run, model, optimizer, order)
     start = resumed.at if resumed else BEGINNING
     length = measure_length(job, train.partition, start)
     check_batchnorm(train.partition, alone, num_steps=length.steps, accumulate=job.batch.accumulate)
@@ -122,7 +142,7 @@ def build_parts(job: Job, backend: Backend, run: RunDirectory | None, emit: Emit
     partition = train.partition
     pace = Pace(partition.num_samples, partition.step_size, partition.tail == "drop")
     rate = Course(job.schedule, job.optimizer.lr, pace, job.epochs, job.steps, start)
-    observer = Observer(run, length, emit, _tensorboard(job, run, start), start) if run else None
+    observer = _observer(job, run, length, emit, start) if run else None
     if observer:
         observer.started(_facts(job, backend, length, model, rate.peak))
         for note in (
@@ -155,6 +175,11 @@ def step_rules(job: Job) -> StepRules:
     """What a job says about its gradients."""
     given = job.gradients
     return StepRules(given.clip_norm, given.clip_value, given.on_nan, job.precision)
+
+
+def _observer(job: Job, run: RunDirectory, length: Length, emit: Emit, start: Position) -> Observer:
+    go_on = job.checkpoint.on_failure == "continue"
+    return Observer(run, length, emit, _tensorboard(job, run, start), start, go_on=go_on)
 
 
 def _tensorboard(job: Job, run: RunDirectory, start: Position) -> Scalars | None:

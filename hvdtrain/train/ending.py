@@ -8,7 +8,7 @@ import time
 import traceback
 from typing import NoReturn
 
-from hvdtrain.errors import ExitCode, HvdtrainError, InputError
+from hvdtrain.errors import ExitCode, HvdtrainError, InputError, TrainingError
 from hvdtrain.topology.environ import World
 
 
@@ -18,8 +18,9 @@ def end_rank(error: BaseException, world: World | None = None) -> NoReturn:
     A rank that ends by an exception in the usual way waits in MPI_Finalize for ranks that wait
     for it in a reduction. Ending without Finalize makes the launcher end the others.
     """
-    if world and world.rank > 0 and isinstance(error, InputError):
-        # Most such errors are met by all ranks: rank 0 tells it, and its end ends the others.
+    if world and world.rank > 0 and isinstance(error, InputError | TrainingError):
+        # Most such errors are met by all ranks: rank 0 tells it, and its end ends the others. A rank that
+        # is alone with one tells it a moment later: nothing ends it before, as the others wait for it.
         time.sleep(1.0)
     if isinstance(error, HvdtrainError):
         code = int(error.exit_code)

@@ -36,16 +36,19 @@ class Pulse:
     """What feeds tell the run.
 
     Attributes:
-        begin: A pass begins, with this share; its inputs are filler where the weight is 0.
+        begin: A pass begins, with this share, as that batch of its loop, from 1; its inputs are filler where
+            the weight is 0.
         quiet: Passes that belong to no step begin (evaluation); collective.
         epoch: The epoch that the user's loop is in, None outside ``run.epochs``.
         end: A loop over passes ended, also by ``break``.
+        asked: A training loop asks for its next batch.
     """
 
-    begin: Callable[[Share], None]
+    begin: Callable[[Share, int], None]
     quiet: Callable[[], None]
     epoch: Callable[[], int | None]
     end: Callable[[], None]
+    asked: Callable[[], None] = lambda: None
 
 
 class Loader:
@@ -74,19 +77,25 @@ class Loader:
         named = self._pulse.epoch()
         epoch = self._num_passed if named is None else named
         self._num_passed = epoch + 1
-        if not self._train:
-            self._pulse.quiet()
+        (self._pulse.asked if self._train else self._pulse.quiet)()
         try:
-            for batch in self._batches.batches(epoch):
+            for count, batch in enumerate(self._asked_for(epoch), 1):
                 if self._train:
                     total = None if batch.global_count is None else float(batch.global_count)
-                    self._pulse.begin(Share(batch.count, total, batch.number, batch.num_passes))
+                    self._pulse.begin(Share(batch.count, total, batch.number, batch.num_passes), count)
                 elif not batch.count:
                     continue
                 yield moved(self._backend.device, _content(batch))
         finally:
             if self._train:
                 self._pulse.end()
+
+    def _asked_for(self, epoch: int) -> Iterator[Batch]:
+        """The passes, with a word before each of them that it is waited for."""
+        for batch in self._batches.batches(epoch):
+            yield batch
+            if self._train:
+                self._pulse.asked()
 
     def close(self) -> None:
         """Ends worker processes."""
@@ -121,6 +130,7 @@ class OwnLoader:
         number = 0
         ahead = _Ahead(self._batches)
         while True:
+            self._pulse.asked()
             has_batch = ahead.look()
             if not known:
                 self._agree_next(has_batch, ahead.num_taken)
@@ -137,7 +147,7 @@ class OwnLoader:
             left = self._accumulate if known is None else known - (ahead.num_taken - 1 - number)
             num_passes = min(self._accumulate, left)
             is_last = number == num_passes - 1
-            self._pulse.begin(Share(num_samples(batch), None, number, num_passes))
+            self._pulse.begin(Share(num_samples(batch), None, number, num_passes), ahead.num_taken)
             number = 0 if is_last else number + 1
             yield batch
 

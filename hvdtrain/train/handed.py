@@ -10,8 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from hvdtrain.errors import InputError
-
-_BACKENDS = ("auto", "horovod", "ddp", "single")
+from hvdtrain.train.settings import BACKENDS
 
 
 def check_start(backend: object, seed: object, tuning: object) -> None:
@@ -20,8 +19,8 @@ def check_start(backend: object, seed: object, tuning: object) -> None:
     Raises:
         InputError: With the argument's name.
     """
-    if backend not in _BACKENDS:
-        raise InputError(f"start got backend={backend!r}", legal=", ".join(_BACKENDS))
+    if backend not in BACKENDS:
+        raise InputError(f"start got backend={backend!r}", legal=", ".join(BACKENDS))
     _check_count("start got seed", seed, 0, 2**63 - 1)
     if not isinstance(tuning, Mapping):
         raise InputError(f"start got tuning={tuning!r}", legal="a mapping such as {'fusion_mb': 64}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -16,8 +17,10 @@ from hvdtrain.config import Job
 from hvdtrain.data.validate import validate_source
 from hvdtrain.errors import ExitCode, HvdtrainError, InputError, Preempted
 from hvdtrain.topology.environ import World
+from hvdtrain.train.elastic import commit_steps, train_elastically
 from hvdtrain.train.end_signals import end_on_signals
 from hvdtrain.train.ending import end_rank
+from hvdtrain.train.locking import lock_writer, unlock
 from hvdtrain.train.observe import Emit
 from hvdtrain.train.preflight import check_batch, check_timeline
 from hvdtrain.train.rank import run_rank
@@ -39,9 +42,14 @@ class _Joined:
     emit: Emit
     run: RunDirectory | None = None
     started: bool = False
+    has_log: bool = False
 
     def open_run(self, backend: Backend, seating: Seating) -> RunDirectory | None:
-        """Rank 0 looks at the data and makes the directory, and all hear where, or why not; collective."""
+        """Rank 0 looks at the data and makes the directory, and all hear where, or why not; collective.
+
+        Where ranks go and come it is called again in each new world, whose rank 0 may be another one.
+        """
+        self.world = backend.world
         found: _Opened | str = self._make(seating) if backend.rank == 0 else ""
         found = backend.broadcast(found)
         if isinstance(found, str):
@@ -50,18 +58,32 @@ class _Joined:
             self.run = RunDirectory(found.path, found.made, earlier=found.earlier)
         if self.run is not None:
             self._keep_log(self.run.logs / f"rank-{self.world.rank}.log")
-        return self.run if backend.rank == 0 else None
+        if backend.rank:
+            return None
+        self.emit({"event": "run", "path": str(found.path)})
+        return self.run
 
     def _make(self, seating: Seating) -> _Opened | str:
         try:
-            validate_source(self.job.data)
-            self.run = open_run_directory(self.job, self.run_dir, overwrite=self.overwrite)
+            self.run = self._open()
         except InputError as error:
             return str(error)
         self.run.write_json("plan.json", _plan(self.world, seating))
         return _Opened(self.run.path, self.run.made, _status(self.run.path), self.run.earlier)
 
+    def _open(self) -> RunDirectory:
+        if self.run is None:
+            validate_source(self.job.data)
+            return open_run_directory(self.job, self.run_dir, overwrite=self.overwrite)
+        if self.run.writer is not None:
+            return self.run
+        unlock(lock_writer(self.run.checkpoints))  # waits for what its rank 0, which is gone, has left behind
+        return open_run_directory(self.job.model_copy(update={"resume": "auto"}), self.run.path)
+
     def _keep_log(self, path: Path) -> None:
+        if self.has_log:
+            return
+        self.has_log = True
         try:
             copy_output(path)
         except OSError as error:
@@ -153,6 +175,8 @@ def join(job: Job, world: World, run_dir: Path | None, overwrite: bool, emit: Em
         check_batch(job, world.size)
         if world.rank == 0:
             check_timeline(job.tuning.timeline)
+        if os.environ.get("HOROVOD_ELASTIC") == "1":
+            return train_elastically(job, joined.open_run, joined.show, commit_steps(os.environ))
         return run_rank(job, world, joined.open_run, joined.show)
     except BaseException as error:
         joined.record(error)

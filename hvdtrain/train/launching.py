@@ -30,6 +30,11 @@ def rank_program(
     return program, env
 
 
+def elastic_program() -> tuple[str, ...]:
+    """The program of every rank that may go while others go on; it takes the same variables."""
+    return (sys.executable, "-P", "-m", "hvdtrain.train.elastic")
+
+
 def own_error(tail: Sequence[str]) -> str:
     """The one line with which a rank told an error of the user's; empty for any other end."""
     told = [line for line in tail if line.startswith(_ERROR_MARK)]

@@ -15,6 +15,7 @@ from hvdtrain.train.keeper import Keeper
 from hvdtrain.train.metrics import Means, Value
 from hvdtrain.train.observe import Length, Observer
 from hvdtrain.train.preemption import Watch
+from hvdtrain.train.profiling import RunningProfile
 from hvdtrain.train.resuming import Resumed
 from hvdtrain.train.stall import Progress, Unwatched
 from hvdtrain.train.step import StepEnd, Stepper
@@ -59,7 +60,8 @@ class Parts:
         watch: Knows whether this rank was asked to end.
         resumed: What a checkpoint says, where the run goes on from one.
         order: What a checkpoint is to tell of the order of an epoch (``order_of``).
-        recorder: Keeps every step for `hvdtrain verify`; None elsewhere.
+        recorder: Keeps every step for `hvdtrain verify`, or their times for a profile.
+        profile: What a training keeps of its own pace; None elsewhere.
     """
 
     backend: Backend
@@ -75,6 +77,7 @@ class Parts:
     evaluation: Evaluation
     observer: Observer | None
     recorder: Recorder | None = None
+    profile: RunningProfile | None = None
     keeper: Keeper | None = None
     watch: Watch = field(default_factory=Watch)
     progress: Progress = field(default_factory=Unwatched)

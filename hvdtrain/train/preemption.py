@@ -61,8 +61,8 @@ class Watch:
 def deadline(env: Mapping[str, str], margin_s: float) -> float | None:
     """When to end by the clock: ``margin_s`` before the allocation does, seconds since 1970; None if unknown.
 
-    ``SLURM_JOB_END_TIME`` is Slurm's (since 23.02, sbatch(1)); ``HVDTRAIN_END_TIME`` is the same, set by a
-    site or a script.
+    ``SLURM_JOB_END_TIME`` is Slurm's (since 23.02, sbatch(1)); ``HVDTRAIN_END_TIME`` is the same, set by the
+    script of ``hvdtrain submit`` where Slurm is older, or by a site.
     """
     for name in ("HVDTRAIN_END_TIME", "SLURM_JOB_END_TIME"):
         text = env.get(name, "")

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from hvdtrain.backends.start import start_backend
 from hvdtrain.config import Job
 from hvdtrain.errors import ExitCode, Preempted
 from hvdtrain.topology.environ import World, find_world
-from hvdtrain.train.build import Lookouts, build_trainer
+from hvdtrain.train.autopsy import clear_reports
+from hvdtrain.train.build import Build, Lookouts, build_trainer
 from hvdtrain.train.ending import end_rank
 from hvdtrain.train.environment import prepare_environment
 from hvdtrain.train.launching import IMPORT_PATH, JOB, RUN_DIR
@@ -29,14 +31,22 @@ from hvdtrain.train.parts import Outcome
 from hvdtrain.train.preemption import Watch, deadline
 from hvdtrain.train.rundir import RunDirectory
 from hvdtrain.train.seats import Seating, take_seats
-from hvdtrain.train.stall import Sentinel, clear_reports
+from hvdtrain.train.stall import Sentinel
+from hvdtrain.train.trainer import Trainer
 
 EVENT_MARK = "\x1ehvdtrain "
 
 OpenRun = Callable[[Backend, Seating], RunDirectory | None]
 
 
-def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str, Any]:
+def run_rank(
+    job: Job,
+    world: World,
+    open_run: OpenRun,
+    emit: Emit,
+    build: Build = build_trainer,
+    watch: Watch | None = None,
+) -> dict[str, Any]:
     """Trains as one rank; returns the result document.
 
     Args:
@@ -44,6 +54,8 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
         world: Which rank this is.
         open_run: Gives rank 0's run directory and None elsewhere; it may use collectives.
         emit: Shows an event to the user; called on rank 0 only.
+        build: Makes the trainer.
+        watch: Knows whether this rank was asked to end; None makes one from the job.
 
     Raises:
         HvdtrainError: With the one line that the user gets.
@@ -58,8 +70,20 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
             emit({"event": "note", "text": note})
     sentinel = Sentinel(job.stall, backend.rank, backend.size, _report_folder(backend, run))
     sentinel.begin()
-    watch = Watch(job.preemption.signals, deadline(os.environ, job.preemption.margin_s))
-    trainer = build_trainer(job, backend, run, emit, Lookouts(watch, sentinel))
+    with closing(sentinel):
+        trainer = build(job, backend, run, emit, Lookouts(watch or watch_of(job), sentinel))
+        with closing(trainer):
+            result = _train(trainer, backend, run, emit)
+    backend.close()
+    return result
+
+
+def watch_of(job: Job) -> Watch:
+    """What takes note of the job's signals, and of the end of the allocation around."""
+    return Watch(job.preemption.signals, deadline(os.environ, job.preemption.margin_s))
+
+
+def _train(trainer: Trainer, backend: Backend, run: RunDirectory | None, emit: Emit) -> dict[str, Any]:
     try:
         outcome = trainer.fit()
         result = _result(outcome, backend, run)
@@ -70,7 +94,7 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
                     "text": "the training diverged: its loss is no finite number (null in JSON)",
                 }
             )
-        trainer.save_last(outcome)
+        result["saved_step"] = trainer.save_last(outcome)
         trainer.finish(result)
     except Preempted as error:
         if run:
@@ -78,10 +102,6 @@ def run_rank(job: Job, world: World, open_run: OpenRun, emit: Emit) -> dict[str,
         # All ranks are here: none must see the others vanish.
         backend.close()
         raise
-    finally:
-        sentinel.close()
-        trainer.close()
-    backend.close()
     return result
 
 
@@ -119,21 +139,34 @@ def relay(event: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def main(env: Mapping[str, str]) -> int:
-    """The program of a rank that our launcher started."""
+def run_program(env: Mapping[str, str], train: Callable[[Job, World], object]) -> int:
+    """The program of a rank that our launcher started; returns its exit code, or ends with one.
+
+    Args:
+        env: The environment, with the variables of ``launching``.
+        train: Trains as the rank that this is.
+    """
     try:
         world = find_world(env)
         # Where factories of the user's are looked for. Last, so that a queue.py or a statistics.py
         # in the working folder does not take the place of Python's own.
         sys.path += [folder for folder in env.get(IMPORT_PATH, "").split(os.pathsep) if folder]
-        job = Job.model_validate_json(env[JOB])
-        run = RunDirectory(Path(env[RUN_DIR])) if world.rank == 0 else None
-        run_rank(job, world, lambda _backend, _seating: run, relay)
+        train(Job.model_validate_json(env[JOB]), world)
     except Preempted as error:
         return int(error.exit_code)
     except BaseException as error:
         end_rank(error)
     return int(ExitCode.DONE)
+
+
+def main(env: Mapping[str, str]) -> int:
+    """Trains in the world that the launcher made."""
+
+    def train(job: Job, world: World) -> None:
+        run = RunDirectory(Path(env[RUN_DIR])) if world.rank == 0 else None
+        run_rank(job, world, lambda _backend, _seating: run, relay)
+
+    return run_program(env, train)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,8 @@ with ``Backend.distribute``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,6 +38,12 @@ class Resumed:
     shared: Mapping[str, Any]
     own: Mapping[str, Any]
     notes: tuple[str, ...]
+
+
+# ``resume`` and others that take its arguments.
+Restore = Callable[
+    [Backend, RunDirectory | None, nn.Module, torch.optim.Optimizer, Mapping[str, int]], Resumed | None
+]
 
 
 def order_of(job: Job, partition: Partition) -> dict[str, int]:
@@ -89,6 +94,24 @@ def resume(
             found = _read(run, model, optimizer, order)
         except InputError as error:
             found = str(error)
+    return hand_out(backend, found)
+
+
+def start_anew(*_: object) -> None:
+    """Goes on from nothing, where ``resume`` would be called."""
+
+
+def hand_out(backend: Backend, found: dict[str, Any] | str | None) -> Resumed | None:
+    """Gives every rank what is its own of what rank 0 found; collective.
+
+    Args:
+        backend: How bytes move.
+        found: On rank 0 what a checkpoint holds, besides model and optimizer, with ``notes``; or why it
+            cannot be used; or None where there is nothing to go on from.
+
+    Raises:
+        InputError: It cannot be used.
+    """
     found = backend.broadcast(found)
     if isinstance(found, str):
         raise InputError(found)
@@ -108,9 +131,7 @@ def _read(
         return None if not notes else _nothing_whole(run, notes)
     try:
         state = load_checkpoint(stored.path)
-        notes += _changes(stored.path, state, order)
-        model.load_state_dict(state.pop("model"))
-        optimizer.load_state_dict(state.pop("optimizer"))
+        notes += take_in(str(stored.path), state, model, optimizer, order)
     except (ValueError, RuntimeError, KeyError) as error:
         raise InputError(
             f"the checkpoint does not fit the job: {error}",
@@ -122,7 +143,26 @@ def _read(
     return state
 
 
-def _changes(path: Path, state: dict[str, Any], order: Mapping[str, int]) -> list[str]:
+def take_in(
+    where: str,
+    state: dict[str, Any],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    order: Mapping[str, int],
+) -> list[str]:
+    """Moves what was saved of model and optimizer into those of now; returns what the user should know.
+
+    Raises:
+        InputError: The rest of an epoch would not be what it was.
+        ValueError, RuntimeError, KeyError: They do not fit.
+    """
+    notes = _changes(where, state, order)
+    model.load_state_dict(state.pop("model"))
+    optimizer.load_state_dict(state.pop("optimizer"))
+    return notes
+
+
+def _changes(where: str, state: dict[str, Any], order: Mapping[str, int]) -> list[str]:
     """Refuses to go on inside an epoch whose order is another one now; between two epochs tells of it."""
     saved = state.pop("order", order)
     told = {
@@ -133,7 +173,7 @@ def _changes(path: Path, state: dict[str, Any], order: Mapping[str, int]) -> lis
     if changes and state["consumed"]:
         raise InputError(
             f"{'; '.join(changes)}: of the rest of its epoch samples would be lost or read twice",
-            where=str(path),
+            where=where,
             do="give data, number of ranks and batch as they were, or start anew in another --run-dir",
         )
     return changes

@@ -22,14 +22,18 @@ from hvdtrain.train.ending import end_rank
 from hvdtrain.train.feeding import READS_EVERYTHING, Loader, OwnLoader, Pulse, reads_everything
 from hvdtrain.train.feeds import Feed, open_feed
 from hvdtrain.train.handed import check_batches, check_epochs, check_feed, check_handed, check_pair
+from hvdtrain.train.matching import Place
+from hvdtrain.train.peers import Peers
 from hvdtrain.train.progress import Progress
 from hvdtrain.train.randomness import seed_everything
+from hvdtrain.train.script_profile import NO_DIARY, Diary
 from hvdtrain.train.settings import Settings as Settings
 from hvdtrain.train.step import Share, StepEnd, Stepper, StepRules, autocast
 from hvdtrain.train.sync_batchnorm import Aside, synchronise_batchnorm
+from hvdtrain.train.waiting import Waiting
 
 
-class Run:
+class Run(Peers):
     """One rank's side of a run. All ranks call its methods in the same order.
 
     Attributes:
@@ -43,22 +47,26 @@ class Run:
     """
 
     def __init__(
-        self, backend: Backend, logger: logging.Logger, settings: Settings, closed: Callable[[Run], None]
+        self,
+        engine: Backend,
+        waiting: Waiting,
+        logger: logging.Logger,
+        settings: Settings,
+        closed: Callable[[Run], None],
+        diary: Diary = NO_DIARY,
     ) -> None:
-        self.rank, self.size, self.local_rank = backend.rank, backend.size, backend.world.local_rank
-        self.device, self.logger = backend.device, logger
-        self.backend_name = backend.name
+        super().__init__(engine, waiting)
+        self.logger = logger
         self.epoch: int | None = None
         self._num_epochs: int | None = None
-        self._backend, self._settings, self._closed = backend, settings, closed
-        self._is_open = True
+        self._settings, self._closed, self.diary = settings, closed, diary
         self._steppers: dict[int, Stepper] = {}
         self._loaders: list[Loader] = []
         self._share: Share | None = None
-        self._aside = Aside()
-        self._progress = Progress(backend, logger)
-        self._pulse = Pulse(self._begin, self._quiet, lambda: self.epoch, self._end)
+        self._aside, self._progress = Aside(), Progress(self._backend, logger)
+        self._pulse = Pulse(self._begin, self._quiet, lambda: self.epoch, self._end, diary.asked)
         self._stepped: set[int] = set()
+        self._num_taken = 0
 
     def distribute(
         self,
@@ -95,7 +103,9 @@ class Run:
             model, optimizer, Reduction(given.compression, given.kind, given.some_unused, prefix)
         )
         rules = StepRules(clip_norm, clip_value, on_nan, self._settings.precision)
-        self._steppers[id(replica.optimizer)] = Stepper(self._backend, replica, rules, prefix)
+        stepper = self.diary.stepper(self._backend, replica, rules, prefix)
+        stepper.place = Place(self._backend, lambda: self._num_taken)
+        self._steppers[id(replica.optimizer)] = stepper
         if not number:
             seed_everything(self._settings.seed + 1 + self.rank)  # a random stream of its own
         return replica.model, replica.optimizer
@@ -135,7 +145,8 @@ class Run:
             seed=self._settings.seed,
             train=train,
         )
-        batches = open_feed(dataset, asked, self._backend, self.logger)
+        with self._waiting.call("run.loader"):
+            batches = open_feed(dataset, asked, self._backend, self.logger)
         self._loaders.append(Loader(batches, self._backend, self._pulse, train=train))
         return self._loaders[-1]
 
@@ -202,6 +213,12 @@ class Run:
                 do="add the losses up and call it once",
             )
         self._stepped.add(id(optimizer))
+        with self._waiting.call("run.step"):
+            end = self._take_step(stepper, loss, share)
+        self._waiting.stepped()
+        return end
+
+    def _take_step(self, stepper: Stepper, loss: torch.Tensor, share: Share) -> StepEnd | None:
         try:
             stepper.backward(loss, share, alone=len(self._steppers) == 1)
         except RuntimeError as error:
@@ -225,22 +242,8 @@ class Run:
 
     def sync_batchnorm(self, model: nn.Module) -> nn.Module:
         """Makes batch norm layers normalise over the batch of all ranks; before ``distribute``."""
+        self._check_open()
         return synchronise_batchnorm(model, self._backend)
-
-    def sum(self, value: torch.Tensor | float) -> torch.Tensor:
-        """The element-wise sum over all ranks; collective."""
-        self._check_open()
-        return self._backend.sum(torch.as_tensor(value).detach(), "run.sum")
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, any picklable object, on all ranks; collective."""
-        self._check_open()
-        return self._backend.gather(value)
-
-    def broadcast(self, value: Any) -> Any:
-        """Rank 0's value on all ranks; collective."""
-        self._check_open()
-        return self._backend.broadcast(value)
 
     def close(self) -> None:
         """Ends loaders and engine; no other method may follow."""
@@ -248,6 +251,7 @@ class Run:
             return
         self._is_open = False
         self._closed(self)
+        self._waiting.close()
         for loader in self._loaders:
             loader.close()
         self._backend.close()
@@ -264,13 +268,10 @@ class Run:
             return
         self.close()
 
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise InputError("the run was closed", do="call its methods inside of its with block")
-
-    def _begin(self, share: Share) -> None:
+    def _begin(self, share: Share, number: int) -> None:
         self._aside.end()
         self._share, self._stepped = share, set()
+        self._num_taken = number
         for stepper in self._steppers.values():
             stepper.begin(share)
             if not share.weight:
@@ -279,7 +280,7 @@ class Run:
     def _end(self) -> None:
         """A loop over batches is over: what follows knows nothing of its last one."""
         self._aside.end()
-        self._share = None
+        self._share, self._num_taken = None, 0
         for stepper in self._steppers.values():
             stepper.begin(Share(1.0, None))
 

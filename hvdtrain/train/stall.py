@@ -7,10 +7,8 @@ that cannot even report (a stopped process) is the silent one.
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Callable, Collection
@@ -21,17 +19,12 @@ from typing import Protocol
 
 from hvdtrain.config import StallConfig
 from hvdtrain.errors import ExitCode
+from hvdtrain.train.autopsy import name_some, put_together
 
-AUTOPSY = "autopsy.txt"
-_PARTS = ".autopsy"
 # Sections in which a rank works by itself: one that stands still there is waited for.
 WORKING = frozenset({"start", "loading", "forward", "backward", "optimizer", "evaluation", "saving"})
 # The limit for a step follows what the run has shown, within these.
 _LEAST_S, _FACTOR, _MIN_STEPS = 30.0, 20.0, 10
-# Ranks notice within moments of each other; this is what the last one gets to write its report.
-_GATHER_S = 3.0
-# What it gets to tell of it before the others end.
-_TELL_FIRST_S = 1.0
 _LOOK_EVERY_S = 0.5
 # Where a collective is waited for. It may be part of another section: batch norm over all ranks in the
 # forward pass, DDP's new buckets before the second one.
@@ -152,40 +145,14 @@ class Sentinel:
         stood_s = self._clock() - place.progress_s
         where = f"in {place.section}, last finished step {place.step}"
         head = f"rank {self._rank}: {where}, no progress for {stood_s:.0f} s"
-        told = self._put_together(head) if self._folder else head
+        told = put_together(self._folder, self._rank, head, self._verdict) if self._folder else head
         if told:
             sys.stderr.write(f"hvdtrain: error: stalled: {told}\n")
             sys.stderr.flush()
         self._end(int(ExitCode.STALLED))
 
-    def _put_together(self, head: str) -> str:
-        """Writes this rank's report; the lowest rank that has one makes and tells the autopsy of all."""
-        assert self._folder is not None
-        parts = self._folder / _PARTS
-        parts.mkdir(exist_ok=True)
-        with (parts / f"rank-{self._rank}.part").open("w", encoding="utf-8") as file:
-            file.write(f"{head}\n")
-            file.flush()
-            faulthandler.dump_traceback(file, all_threads=True)
-        (parts / f"rank-{self._rank}.part").replace(parts / f"rank-{self._rank}")
-        time.sleep(_GATHER_S)
-        reports = {
-            int(path.name[5:]): path.read_text("utf-8")
-            for path in parts.glob("rank-*")
-            if path.name[5:].isdigit()
-        }
-        if self._rank != min(reports):
-            time.sleep(_TELL_FIRST_S)
-            return ""
-        verdict = verdict_on(reports, self._size)
-        bodies = "\n".join(reports[rank] for rank in sorted(reports))
-        (self._folder / AUTOPSY).write_text(f"{verdict}\n\n{bodies}", "utf-8")
-        return f"{verdict}; every rank's stack: {self._folder / AUTOPSY}"
-
-
-def clear_reports(folder: Path) -> None:
-    """Removes what the ranks of an earlier life of the run reported."""
-    shutil.rmtree(folder / _PARTS, ignore_errors=True)
+    def _verdict(self, reports: dict[int, str]) -> str:
+        return verdict_on(reports, self._size)
 
 
 def verdict_on(reports: dict[int, str], size: int) -> str:
@@ -226,8 +193,7 @@ def _is_waiting(report: str) -> bool:
 
 
 def _ranks(ranks: Collection[int]) -> str:
-    shown = ", ".join(map(str, sorted(ranks)[:8])) + (" ..." if len(ranks) > 8 else "")
-    return f"rank {shown} is" if len(ranks) == 1 else f"ranks {shown} are"
+    return f"{name_some(sorted(ranks))} {'is' if len(ranks) == 1 else 'are'}"
 
 
 def _section(report: str) -> str:

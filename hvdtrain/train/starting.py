@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import sys
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from hvdtrain.backends.base import Backend
 from hvdtrain.backends.choose import choose_backend
 from hvdtrain.backends.start import start_backend
 from hvdtrain.config import TuningConfig
@@ -17,10 +21,14 @@ from hvdtrain.topology.environ import World, find_world
 from hvdtrain.train.ending import end_rank
 from hvdtrain.train.environment import prepare_environment
 from hvdtrain.train.handed import check_start
+from hvdtrain.train.profile_request import asked_profile
 from hvdtrain.train.randomness import seed_everything
 from hvdtrain.train.script import Run, Settings
-from hvdtrain.train.seats import take_seats
+from hvdtrain.train.script_profile import open_diary
+from hvdtrain.train.seats import Seating, take_seats
+from hvdtrain.train.settings import chosen_backend, chosen_stall_s
 from hvdtrain.train.step import StepRules
+from hvdtrain.train.waiting import Waiting
 
 _active: list[Run] = []
 # The engines of runs that were closed.
@@ -33,17 +41,21 @@ def start(
     seed: int = 0,
     accumulate: int = 1,
     precision: str = "fp32",
+    stall_s: float | None = None,
     tuning: Mapping[str, Any] | None = None,
 ) -> Run:
     """Joins the launch that this process belongs to, or is a launch of one; collective.
 
     Args:
-        backend: ``auto`` (Horovod where it is built), ``horovod``, ``ddp`` or ``single``.
+        backend: ``auto`` (Horovod where it is built), ``horovod``, ``ddp`` or ``single``; where it is not
+            given the variable HVDTRAIN_BACKEND says it.
         seed: Of Python's, NumPy's and torch's generators, the same on all ranks until ``distribute``,
             and of the order of samples.
         accumulate: Passes that make a step.
         precision: ``fp32``, ``bf16`` or ``fp16``: what ``run.autocast()`` computes in; fp16 comes with a
             loss scaler.
+        stall_s: How long a rank may wait in one call for others before all end with exit code 4; where it is
+            not given the variable HVDTRAIN_STALL_S says it, or it is 300.
         tuning: The keys of a job file's ``tuning`` section.
 
     Raises:
@@ -59,7 +71,9 @@ def start(
         check_start(backend, seed, {} if tuning is None else tuning)
         check_accumulate(accumulate)
         StepRules(precision=precision).check()
-        return _join(world, backend, Settings(seed, accumulate, precision), tuning or {})
+        limit_s = chosen_stall_s(stall_s, os.environ)
+        engine = chosen_backend(backend, os.environ)
+        return _join(world, engine, Settings(seed, accumulate, precision, limit_s), tuning or {})
     except BaseException as error:
         if world.size > 1 or (isinstance(error, InputError) and not sys.flags.interactive):
             end_rank(error, world)
@@ -75,9 +89,12 @@ def _join(world: World, asked: str, settings: Settings, tuning: Mapping[str, Any
         )
     notes = [why, world.notice, *prepare_environment(_tuning(tuning), world, name)]
     engine = start_backend(name, world)
-    take_seats(engine)
+    folder = _report_folder(engine, take_seats(engine))
     seed_everything(settings.seed)
-    run = Run(engine, _logger(world.rank), settings, _forget)
+    waiting = Waiting(settings.stall_s, engine.rank, engine.size, folder)
+    logger = _logger(world.rank)
+    diary = open_diary(engine, asked_profile(os.environ), settings, logger.info)
+    run = Run(engine, waiting, logger, settings, _forget, diary)
     for note in filter(None, notes):
         run.logger.info(note)
     run.logger.info(
@@ -91,9 +108,17 @@ def _join(world: World, asked: str, settings: Settings, tuning: Mapping[str, Any
 
 
 def _forget(run: Run) -> None:
-    """A run was closed."""
+    """A run is closed."""
+    run.diary.finish()
     _active.remove(run)
     _ended.append(run.backend_name)
+
+
+def _report_folder(engine: Backend, seating: Seating) -> Path | None:
+    """A name for where ranks report that wait in vain, if one host holds all of them; collective."""
+    name = Path(tempfile.gettempdir(), f"hvdtrain-stall-{secrets.token_hex(8)}")
+    told = Path(engine.broadcast(str(name)))
+    return told if len({seat.host for seat in seating.seats}) == 1 else None
 
 
 def _tuning(given: Mapping[str, Any]) -> TuningConfig:

@@ -15,8 +15,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from hvdtrain.backends.base import Backend, Replica
+from hvdtrain.data.agreement import name_ranks
 from hvdtrain.errors import InputError, TrainingError
 from hvdtrain.train.gradients import clamp, kept_out, scale, total_norm
+from hvdtrain.train.matching import Place
 from hvdtrain.train.rules import StepRules as StepRules
 
 
@@ -103,11 +105,11 @@ class Stepper:
         self._counted: Callable[[], torch.Tensor] = lambda: torch.zeros(1)
         is_scaled = rules.precision == "fp16"
         self.scaler = torch.amp.GradScaler(backend.device.type, enabled=is_scaled)
-        self.step = 0
-        self.num_skipped = 0
-        self._num_in_a_row = 0
+        self.step = self.num_skipped = self._num_in_a_row = 0
         # Asked on every rank in every step; how many said yes travels with the gradients.
         self.ask: tuple[Callable[[], bool], ...] = ()
+        # Where this rank is in its loop, where the loops of the ranks may not match.
+        self.place: Place | None = None
         # Hears of a step's gradients once they are reduced, and again as the optimizer will see them.
         self.watch: Callable[[str], None] | None = None
 
@@ -138,6 +140,8 @@ class Stepper:
             self._gathered.clear()
             self._bad.clear()
             self._is_fresh, self._own = False, 0.0
+        if self.place:
+            self.place.passed()
         before, now = self._gathered.add(share)
         if loss is not None and share.weight:
             # NaN where the loss is no finite number, 0 elsewhere.
@@ -181,6 +185,8 @@ class Stepper:
         self._is_fresh = True
         self.replica.finish()
         bad, *votes = self._counted().tolist()
+        if self.place:
+            self.place.check(squares=votes.pop(), total=votes.pop())
         end = self._finish(math.isnan(bad), self._gathered.total)
         self._num_in_a_row = self._num_in_a_row + 1 if end.skipped and end.total else 0
         if self._num_in_a_row == _MOST_IN_A_ROW:
@@ -194,8 +200,7 @@ class Stepper:
         replica = self.replica
         if is_bad:
             return self._leave_out(self._told_loss(), total)
-        if total == 0:
-            # No rank has a sample. All of them know, so all of them leave this step out.
+        if total == 0:  # no rank has a sample; all of them know, so all leave this step out
             if not replica.has_gradients:
                 replica.apply()  # of zeros, which its hooks have begun to reduce
             replica.optimizer.zero_grad()
@@ -242,20 +247,22 @@ class Stepper:
         """Begins to learn of losses that are no finite numbers, beside the gradients' reduction.
 
         The sum over ranks is NaN where one of them has such a loss, 0 elsewhere; behind it the answers to
-        ``ask`` are counted.
+        ``ask`` are counted, and where the ranks are in their loops is compared.
         """
-        flags = torch.zeros(1 + len(self.ask), device=self._backend.device)
+        flags = torch.zeros(1 + len(self.ask) + 2 * bool(self.place), device=self._backend.device)
         for bad in self._bad:
             flags[0] += bad.reshape(())
         for number, question in enumerate(self.ask, 1):
             if question():
                 flags[number] = 1
+        if self.place:
+            flags[-2], flags[-1] = self.place.marks()
         return self._backend.start_sum(flags, f"{self._name}bad")
 
     def _told_loss(self) -> str:
         own = any(map(math.isnan, self._bad))
-        ranks = [str(rank) for rank, is_bad in enumerate(self._backend.gather(own)) if is_bad]
-        return f"the loss is no finite number on rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
+        ranks = [rank for rank, is_bad in enumerate(self._backend.gather(own)) if is_bad]
+        return f"the loss is no finite number on {name_ranks(ranks)}"
 
     def _leave_out(self, reason: str, total: float) -> StepEnd:
         if self._rules.on_nan == "stop":

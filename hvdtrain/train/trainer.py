@@ -72,6 +72,8 @@ class Trainer:
                 }
                 self._parts.observer.evaluated(epoch + 1, self._step, values)
             self._keep(is_epoch_end=is_whole, measured=validated)
+        if self._parts.profile:
+            self._parts.profile.finish()
         return Outcome(
             length.epochs,
             self._step,
@@ -99,9 +101,11 @@ class Trainer:
         """Takes the steps that the batches make, up to the last step of the run; collective."""
         parts = self._parts
         began_s = time.monotonic() - self._seconds
+        parts.progress.enter("loading")
         for batch in batches:
             end = self._take_pass(batch)
             if end is None:
+                parts.progress.enter("loading")
                 continue
             parts.progress.enter("agreement")
             self._consumed = batch.consumed
@@ -194,11 +198,21 @@ class Trainer:
             finite(values),
         )
 
-    def save_last(self, outcome: Outcome) -> None:
-        """Saves the end of the run and waits until it is on the disk; collective."""
-        assert self._parts.keeper
+    def save_last(self, outcome: Outcome) -> int | None:
+        """Saves the end of the run and waits until it is on the disk; collective.
+
+        Returns:
+            The step of the newest checkpoint that stands, on rank 0.
+        """
+        parts = self._parts
+        assert parts.keeper
         self.save(outcome.validation)
-        self._parts.keeper.finish()
+        parts.keeper.finish()
+        newest = parts.keeper.newest_step
+        if parts.observer and newest != self._step:
+            of = "there is none" if newest is None else f"the newest is of step {newest}"
+            parts.observer.noted(f"the end of the run, step {self._step}, has no checkpoint: {of}")
+        return newest
 
     def _resume(self, resumed: Resumed) -> None:
         """Takes up what ``save`` kept; model and optimizer have theirs already."""

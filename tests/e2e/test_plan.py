@@ -107,10 +107,37 @@ def test_environment_of_a_pbs_job(monkeypatch):
     ]
 
 
-def test_this_machine():
+def show_gpus(monkeypatch, folder, count):
+    """Has the driver of this machine list so many GPUs."""
+    for number in range(count):
+        (folder / f"0000:{number}b:00.0").mkdir()
+    monkeypatch.setattr("hvdtrain.launch.gpus.DRIVER_GPUS", folder)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_this_machine(monkeypatch, tmp_path):
+    show_gpus(monkeypatch, tmp_path, 0)
     assert plan()["size"] == 1
-    assert [rank["device"] for rank in plan("-np", "3")["ranks"]] == [0, 1, 2]
     assert plan("-np", "2")["hosts"] == [{"name": "localhost", "slots": 2}]
+
+
+@pytest.mark.parametrize("words", [("-np", "3"), ("-H", "localhost:3"), ("-H", f"{socket.gethostname()}:3")])
+def test_no_device_on_this_machine_without_gpus(monkeypatch, tmp_path, words):
+    show_gpus(monkeypatch, tmp_path, 0)
+    assert [rank["device"] for rank in plan(*words)["ranks"]] == [None, None, None]
+    row = call(*words).stdout.splitlines()[-1].split()
+    assert (row[0], row[-2:]) == ("2", ["-", "-"])
+
+
+def test_devices_of_this_machine(monkeypatch, tmp_path):
+    show_gpus(monkeypatch, tmp_path, 3)
+    assert [rank["device"] for rank in plan("-np", "2")["ranks"]] == [0, 1]
+
+
+def test_devices_of_hosts_that_nobody_asked(monkeypatch, tmp_path):
+    show_gpus(monkeypatch, tmp_path, 0)
+    assert [rank["device"] for rank in plan("-H", "a:2")["ranks"]] == [0, 1]
+    assert [rank["device"] for rank in plan("-H", "localhost:1,a:1")["ranks"]] == [0, 0]
 
 
 def test_numbers_of_ranks():

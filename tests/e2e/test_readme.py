@@ -57,6 +57,9 @@ def test_command(line, workspace, run_program, bin_dir):
         words += ["--set", "epochs=1"]
     if "checkpoints" in words:
         make_run(workspace / words[words.index("checkpoints") + 1])
+    if "profile.json" in words:
+        (before,) = [line for line in COMMANDS if line.startswith("hvdtrain profile ")]
+        assert run_program([str(bin_dir / "hvdtrain"), *shlex.split(before)[1:]], env).code == 0
     ended = run_program([str(bin_dir / words[0]), *words[1:]], env)
     assert ended.code == 0, ended.err
     assert ended.out
@@ -91,6 +94,9 @@ INLINE_TESTS = {
     "hvdtrain checkpoints RUN --export model.safetensors": ("tests/e2e/test_resume.py", '"--export"'),
     "hvdtrain run": ("tests/unit/cli/test_launch_verbs.py", '"run"'),
     "hvdtrain run -- PROGRAM": ("tests/lab/test_launch.py", '"run"'),
+    "hvdtrain submit --requeue": ("tests/lab/test_requeue.py", '"--requeue"'),
+    "hvdtrain profile": ("tests/unit/cli/test_profile.py", '"profile"'),
+    "hvdtrain advise": ("tests/unit/cli/test_advise.py", '"advise"'),
     "make nccl-build-check": ("tests/build/nccl_build_check.py", '"nccl_built"'),
 }
 

@@ -1,9 +1,10 @@
-"""Launches by MPICH's mpirun, Hydra, over real hosts."""
+"""Launches by MPICH's mpirun, Hydra, over real hosts, with an MPI program that MPICH connects."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import shutil
 import signal
@@ -24,6 +25,11 @@ LAUNCH = runpy.run_path(str(Path(__file__).with_name("test_launch.py")))
 HOSTILE, FAILURES, RANK = LAUNCH["HOSTILE"], LAUNCH["FAILURES"], LAUNCH["RANK"]
 TIMEOUT_S = 120
 HOSTS = "h1:1,h2:2"
+ALLREDUCE = """
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+print(world.rank, world.size, world.allreduce(world.rank + 1), MPI.Get_library_version().split()[0])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +91,24 @@ def test_ranks_and_their_places(launch, lab):
         [2, 3, 1, 2, 1, 2, "h2", "pmi"],
     ]
     assert_nothing_left(lab)
+
+
+def test_mpich_connects_the_ranks(launch, lab, tmp_path):
+    """MPICH before 4.2 may hang when that is done, in MPI_Finalize; then the time limit ends it."""
+    (tmp_path / "p.py").write_text(ALLREDUCE)
+    done = launch("--no-tag", "--timeout", "20", program=[str(tmp_path / "p.py")])
+    assert sorted(done.stdout.splitlines()) == [f"{rank} 3 6 MPICH" for rank in range(3)], done.stderr
+    assert done.returncode in (0, 4), done.stderr
+    assert done.returncode == 0 or "may hang in MPI_Finalize" in done.stderr
+    assert_nothing_left(lab)
+
+
+def test_mpich_that_may_hang_says_so(words, lab, mpich):
+    done = lab.exec("h1", [*words("--dry-run"), "p.py"], env=mpich[1], timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    version = lab.exec("h1", ["mpirun", "--version"], env=mpich[1]).stdout
+    is_fixed = "--with-device=ch4:ucx" not in version or not re.search(r"Version:\s+(3|4\.[01])\.", version)
+    assert ("may hang in MPI_Finalize" in done.stderr) != is_fixed
 
 
 def test_another_mpi_in_the_program_is_refused(launch):

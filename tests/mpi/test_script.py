@@ -1,6 +1,7 @@
 """``hvdtrain.start()`` in a user's loop: exact at 1, 2, 3 and 5 ranks, ended on all where one rank errs."""
 
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,9 @@ LIMIT_S = 120
 pytestmark = pytest.mark.mpi
 
 
-def run(size, launcher, program, *args):
-    plan = replace(local_plan(size, 5, os.environ), program=(sys.executable, str(PROGRAMS / program), *args))
+def run(size, launcher, program, *args, **env):
+    plan = local_plan(size, 5, os.environ)
+    plan = replace(plan, program=(sys.executable, str(PROGRAMS / program), *args), env={**plan.env, **env})
     lines = []
     outcome = launch_job(plan, lines.append, lambda rank, event: None, launcher=launcher, timeout_s=LIMIT_S)
     told = failure_text(outcome).splitlines() if outcome.exit_code else []
@@ -102,3 +104,65 @@ def test_a_plain_mpirun_ends_with_the_same_code(run_program, bin_dir):
     ended = run_program([*argv, "loader_ends_before_its_length"])
     assert ended.code == 2, ended.err
     assert ended.error.startswith("hvdtrain: error: the loader of rank 2 ended")
+    # One that all ranks find alike is told once, and one that another rank meets alone is told too.
+    ended = run_program([*argv, "loss_is_no_number"])
+    assert ended.code == 1, ended.err
+    assert "step 1: the loss is no finite number on rank 2" in ended.error
+    ended = run_program([*argv, "sample_on_one_rank"])
+    assert ended.code == 1, ended.err
+    assert "on rank 2: OSError: cannot be read" in ended.err
+
+
+# What the last of 3 ranks does, and the verdict on the ranks that wait for it.
+STALLS = {
+    "leave_the_loop": (
+        "do not match: ranks 0, 1 are waiting in run.step at script_stalls.py:",
+        "after 2 steps; rank 2 is waiting in run.gather at script_stalls.py:",
+    ),
+    "another_call": (
+        "do not match: ranks 0, 1 are waiting in run.broadcast at script_stalls.py:",
+        "rank 2 is waiting in run.sum at script_stalls.py:",
+    ),
+    "sleep": (
+        "stalled: rank 2 is silent in its own code at script_stalls.py:",
+        "after 2 steps; ranks 0, 1 are waiting in run.step at script_stalls.py:",
+    ),
+}
+
+
+@pytest.mark.parametrize(("backend", "launcher"), [("horovod", "mpirun"), ("ddp", "local")])
+@pytest.mark.parametrize("way", STALLS)
+def test_ranks_that_wait_in_vain(way, backend, launcher):
+    """Case F9 for scripts: ended with code 4, and one line says who waits where for whom."""
+    outcome, lines = run(3, launcher, "script_stalls.py", backend, way, HVDTRAIN_STALL_S="3")
+    assert outcome.exit_code == 4, (outcome, lines)
+    told = [line for line in lines if "stalled: " in line]
+    assert told, lines
+    assert all(part in told[0] for part in STALLS[way]), told
+    autopsy = Path(told[0].rpartition("every rank's stack: ")[2])
+    try:
+        assert all(f"rank {rank}: " in autopsy.read_text() for rank in range(3))
+        assert "script_stalls.py" in autopsy.read_text()
+    finally:
+        shutil.rmtree(autopsy.parent)
+
+
+@pytest.mark.parametrize(("backend", "launcher"), [("horovod", "mpirun"), ("ddp", "local")])
+def test_long_work_that_nobody_waits_for_in_vain(backend, launcher):
+    outcome, lines = run(2, launcher, "script_stalls.py", backend, "work_long_alike", HVDTRAIN_STALL_S="3")
+    assert outcome.exit_code == 0, lines
+    assert lines.count("done 2") == 2
+
+
+def test_a_batch_that_one_rank_leaves_out_is_found_in_the_next_step():
+    for backend, launcher in (("horovod", "mpirun"), ("ddp", "local")):
+        outcome, lines = run(3, launcher, "script_stalls.py", backend, "raise_and_swallow")
+        assert outcome.exit_code == 2, (outcome, lines)
+        told = "rank 1 at batch 2 of its loop, call 2, rank 2 at batch 3 of its loop, call 2"
+        assert any(told in line for line in lines), lines
+
+
+def test_no_call_meets_others_in_a_block_of_one_rank():
+    outcome, lines = run(2, "mpirun", "script_stalls.py", "horovod", "meet_alone")
+    assert outcome.exit_code == 2, (outcome, lines)
+    assert any("run.sum stands inside of run.alone()" in line for line in lines), lines

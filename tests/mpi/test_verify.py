@@ -129,6 +129,17 @@ def test_a_data_set_whose_values_depend_on_the_rank(verdict):
     assert "300 of 600 samples" in cause.evidence
 
 
+def test_random_augmentation_is_equal_on_any_number_of_ranks(hvdtrain, folder, tmp_path):
+    """Each sample's random numbers are those of its place in the epoch, whoever reads it."""
+    ended = hvdtrain(
+        *("verify", folder / "job.yaml", "-np", "1,2,3", "--slots", "3", "--backend", "ddp", "--steps", "3"),
+        *("--set", "data.args.fault=augmented", "--set", "data.workers=1", "--json"),
+        env={"TMPDIR": str(tmp_path)},
+    )
+    assert ended.code == 0, ended.err + ended.out
+    assert ended.document["equal"]
+
+
 def test_gradients_that_grow_with_the_ranks(verdict):
     found, cause = verdict("model.args.fault=averaging")
     assert (found.step, found.what, cause.name) == (1, "gradient", "averaging")

@@ -129,8 +129,8 @@ def _content_cause(step: int, reference: Record, other: Record) -> Cause | None:
         "data",
         f"{len(changed)} of {len(reads)} samples have other values than on {reference.run.text}, "
         f"{_on_ranks(changed, other)}: {_shown([read.sample for read in changed])}",
-        "make a sample a function of its index: random augmentation draws from a stream of each rank's own "
-        "(verify without it), or the data set looks at the rank",
+        "make a sample a function of its index and of random, numpy.random and torch's own generators, which "
+        "are seeded for each sample: the data set draws from another one, or looks at the rank",
     )
 
 

@@ -4,7 +4,9 @@ Faults look at Open MPI's or our launcher's variables, as code that was written 
 """
 
 import os
+import random
 
+import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
@@ -113,11 +115,28 @@ class ByRank(Dataset):
         return inputs + self.noise, target
 
 
+class Augmented(Dataset):
+    """Turns and brightens at random, by all the generators that one may draw from: no fault."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, index):
+        inputs, target = self.data[index]
+        turned = torch.rot90(inputs, random.randrange(4), (1, 2)) * np.random.uniform(0.5, 1.5)
+        return (turned + 0.1 * torch.randn(inputs.shape)).float(), target
+
+
 def data(fault=""):
     images, targets = load_digits(return_X_y=True)
     inputs = torch.tensor(images / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)
     full = TensorDataset(inputs, torch.tensor(targets))
     train, held_out = (torch.utils.data.Subset(full, range(*ends)) for ends in ((0, 1438), (1438, 1797)))
+    if fault == "augmented":
+        return Augmented(train), Augmented(held_out)
     if fault:
         train = ByRank(train, rank() * (fault == "sampler"), 0.1 * rank() * (fault == "noise"))
     return train, held_out

@@ -99,6 +99,19 @@ def exit_on_one_rank():
     train(run.loader(samples(40), batch_size=8))
 
 
+class Unreadable(TensorDataset):
+    """Has samples that the last rank cannot read."""
+
+    def __getitem__(self, index):
+        if IS_LAST:
+            raise OSError("cannot be read")
+        return super().__getitem__(index)
+
+
+def sample_on_one_rank():
+    train(run.loader(Unreadable(*samples(40).tensors), batch_size=8))
+
+
 def loss_is_no_number():
     train(run.loader(samples(40), batch_size=8), lambda loss: loss * torch.nan if IS_LAST else loss)
 

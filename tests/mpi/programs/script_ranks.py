@@ -16,6 +16,7 @@ import hvdtrain
 from hvdtrain.backends.single import SingleBackend
 from hvdtrain.topology.environ import World
 from hvdtrain.train.script import Run, Settings
+from hvdtrain.train.waiting import Waiting
 
 PER_RANK = 4
 DIGITS = load_digits()
@@ -28,12 +29,13 @@ SIZE = run.size
 
 def another(**settings):
     """A run of other settings on the same ranks."""
-    return Run(run._backend, run.logger, Settings(**settings), lambda _: None)
+    return Run(run._engine, run._waiting, run.logger, Settings(**settings), lambda _: None)
 
 
 def alone(**settings):
-    quiet = logging.getLogger("alone")
-    return Run(SingleBackend(World(), torch.device("cpu")), quiet, Settings(**settings), lambda _: None)
+    engine, quiet = SingleBackend(World(), torch.device("cpu")), logging.getLogger("alone")
+    waiting = Waiting(60, 0, 1, None)
+    return Run(engine, waiting, quiet, Settings(**settings), lambda _: None)
 
 
 def digits(count):

@@ -148,6 +148,15 @@ def test_login_nodes_load_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+def test_a_job_whose_batch_the_ranks_cannot_share_is_not_submitted(capsys, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text("model: digits_cnn\ndata: digits\nbatch: {global: 3}\nepochs: 1\n")
+    words = ("submit", "--dry-run", "--nodes", "2", "--ranks-per-node")
+    assert main([*words, "2", str(job)]) == 2
+    assert "batch.global: 3 samples for 4 ranks leave a rank without data" in capsys.readouterr().err
+    assert main([*words, "2", "--sbatch", "nodes=1-2", str(job)]) == 0  # Slurm is to choose how many
+
+
 def test_a_job_file_and_a_program_are_not_submitted_together(capsys, tmp_path):
     path = tmp_path / "photos.yaml"
     path.write_text("model: digits_cnn\ndata: digits\nepochs: 1\n")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from hvdtrain.data import prefetch
+from hvdtrain.data import prefetch, reading
 from hvdtrain.data.batch import Batch, SampleError, SkipSample
 from hvdtrain.data.loader import PartitionLoader
 from hvdtrain.data.partition import Partition
@@ -144,24 +144,59 @@ def draw(index):
     )
 
 
-def drawn(workers, rank=0, epoch=0, consumed=0, seed=3, accumulate=1):
-    partition = Partition(24, 2, 3, seed=seed, shuffle=False)
+def drawn(workers, rank=0, epoch=0, consumed=0, seed=3, accumulate=1, ranks=2):
+    partition = Partition(24, ranks, global_batch=6, seed=seed, shuffle=False)
     with PartitionLoader(
         Function(24, draw), partition, rank, workers=workers, accumulate=accumulate
     ) as loader:
-        return torch.cat([batch.inputs for batch in loader.batches(epoch, consumed)])
+        return torch.cat([batch.inputs for batch in loader.batches(epoch, consumed) if batch.count])
 
 
-def test_augmentation_depends_on_seed_epoch_rank_and_step_alone():
+def test_augmentation_depends_on_seed_epoch_and_place_alone():
     base = drawn(0)
     assert len(base[:, 1:].unique()) == base[:, 1:].numel()  # all draws differ
     assert base.equal(drawn(1))
     assert base.equal(drawn(3))
     assert base[6:].equal(drawn(2, consumed=12))
     passes = drawn(2, accumulate=2)
-    assert len(passes[:, 1:].unique()) == passes[:, 1:].numel()  # the passes of a step differ too
+    assert passes.equal(base)
+    order = torch.arange(24, dtype=torch.float64)
+    for ranks in (1, 3, 5):
+        rows = torch.cat([drawn(rank % 3, rank, ranks=ranks, accumulate=2) for rank in range(ranks)])
+        rows = rows[rows[:, 0].argsort()]
+        assert rows[:, 0].equal(order)
+        assert rows[base[:, 0].long()].equal(base)  # the same numbers on any number of ranks
     for other in (drawn(0, epoch=1), drawn(0, rank=1), drawn(0, seed=4)):
         assert not (other[:, 1:] == base[:, 1:]).any()
+
+
+def test_a_sample_that_is_drawn_twice_is_augmented_twice():
+    """Copies, and the draws of balanced sampling, are other places of the epoch."""
+    partition = Partition(5, 2, global_batch=4, tail="pad", shuffle=False)
+    rows = []
+    for rank in range(2):
+        with PartitionLoader(Function(5, draw), partition, rank) as loader:
+            rows += [batch.inputs for batch in loader.batches(0)]
+    both = torch.cat(rows)
+    twice = both[both[:, 0] == both[:, 0].mode().values]
+    assert len(twice) == 2
+    assert not (twice[0, 1:] == twice[1, 1:]).any()
+
+
+def test_who_draws_nothing_is_spared_the_seeding(monkeypatch):
+    def refuse(_seed):
+        raise AssertionError("seeded")
+
+    class Quiet(Function):
+        draws = False
+
+    monkeypatch.setattr(reading, "seed_generators", refuse)
+    for dataset in (Quiet(6, torch.tensor), TensorDataset(torch.arange(6))):
+        with PartitionLoader(dataset, Partition(6, 1, 3), 0) as loader:
+            assert sum(batch.count for batch in loader.batches(0)) == 6
+    loader = PartitionLoader(Function(6, torch.tensor), Partition(6, 1, 3), 0)
+    with loader, pytest.raises(SampleError, match="seeded"):
+        list(loader.batches(0))
 
 
 def test_ranks_workers_and_epochs_draw_different_numbers():

@@ -13,6 +13,7 @@ from hvdtrain.launch.job import choose_launcher
 from hvdtrain.launch.local import Local
 from hvdtrain.launch.mpirun import Mpirun, find_mpirun, parse_version
 from hvdtrain.launch.plan import LaunchPlan, MpiFacts, Network, SlurmFacts, Ssh, default_slots
+from hvdtrain.launch.restart import RESTART
 from hvdtrain.launch.srun import Srun, parse_mpi_list
 from hvdtrain.topology.hosts import Cluster, Host, local_cluster, place
 
@@ -298,6 +299,12 @@ def test_horovodrun():
 def test_srun_inside_a_step_shares_its_cores(environ, is_in_step):
     command = Srun().command(named_hosts(1, 1, slurm=SLURM, environ=environ))
     assert ("--overlap" in command.argv) == is_in_step
+
+
+@pytest.mark.parametrize(("life", "is_later"), [({}, False), ({RESTART: "0"}, False), ({RESTART: "1"}, True)])
+def test_srun_waits_for_no_step_of_an_earlier_life(life, is_later):
+    command = Srun().command(replace(named_hosts(1, 1, slurm=SLURM), env=life))
+    assert ("--overlap" in command.argv) == is_later
 
 
 def test_a_prefix_that_a_remote_shell_takes_apart_is_refused():

@@ -43,6 +43,13 @@ def test_secrets_stay_out_of_batch_jobs():
     assert submitted_names(environ, ("HVDTRAIN_JWT",)) == ("HVDTRAIN_JWT", "NCCL_DEBUG", "SLURM_CONF")
 
 
+def test_what_is_said_of_the_job_around_is_not_submitted():
+    around = ("HVDTRAIN_END_TIME", "HVDTRAIN_RUN_DIR", "HVDTRAIN_RESTART")
+    environ = dict.fromkeys((*around, "HVDTRAIN_X"), "1")
+    assert submitted_names(environ, ()) == ("HVDTRAIN_X",)
+    assert submitted_names(environ, ("HVDTRAIN_END_TIME",)) == ("HVDTRAIN_END_TIME", "HVDTRAIN_X")
+
+
 def test_horovodrun_sees_no_secret_of_slurm():
     mpi = MpiFacts("/usr/bin/mpirun", "openmpi", (4, 1, 4), "/usr")
     environ = {"SLURM_JWT": "x", "SLURM_JOB_ID": "1", "PATH": "/bin"}

@@ -59,6 +59,84 @@ def test_sacct_without_steps():
     assert told == [("12", "COMPLETED", 0), ("13_0", "OUT_OF_MEMORY", 253), ("14", "CANCELLED", 1)]
 
 
+# What Slurm 22.05.8 with slurmdbd printed, its control characters shown as "|" and "^" here.
+LONG = "a-very-long-name-" * 12
+REAL_SACCT = f"""1|TIMEOUT|00:01:25|1|lab|0:0|limit
+2|COMPLETED|00:00:01|2|lab|0:0|ok
+3|FAILED|00:00:00|1|lab|7:0|fails
+4|FAILED|00:00:00|1|lab|0:9|killed
+5|COMPLETED|00:00:00|1|lab|0:0|a step of it failed
+6|COMPLETED|00:00:00|1|lab|0:0|{LONG}
+7|COMPLETED|00:00:00|1|lab|0:0|two ^ and
+lines
+8_0|COMPLETED|00:00:00|1|lab|0:0|arr
+8_1|COMPLETED|00:00:00|1|lab|0:0|arr
+8_2|FAILED|00:00:00|1|lab|5:0|arr
+13|CANCELLED by 0|00:00:06|1|lab|0:0|cancelrun
+14|NODE_FAIL|00:00:26|1|lab|0:0|nodefail
+16+0|COMPLETED|00:00:00|1|lab|0:0|het
+16+1|COMPLETED|00:00:00|1|lab|0:0|het
+15|COMPLETED|00:00:20|1|lab|0:0|requeued
+"""
+# Of a job that was requeued, `sacct --duplicates` shows the runs before.
+REAL_DUPLICATES = """15|REQUEUED|00:00:07|1|lab|0:0|requeued
+15|COMPLETED|00:00:20|1|lab|0:0|requeued
+"""
+
+
+def as_slurm_writes(text):
+    return text.replace("|", "\x1f").replace("^", "\x1f")
+
+
+def test_real_sacct():
+    jobs = {one.job: one for one in parse_sacct(as_slurm_writes(REAL_SACCT))}
+    assert {job: (one.state, one.code) for job, one in jobs.items()} == {
+        "1": ("TIMEOUT", 1),
+        "2": ("COMPLETED", 0),
+        "3": ("FAILED", 7),
+        "4": ("FAILED", 137),
+        "5": ("COMPLETED", 0),
+        "6": ("COMPLETED", 0),
+        "7": ("COMPLETED", 0),
+        "8_0": ("COMPLETED", 0),
+        "8_1": ("COMPLETED", 0),
+        "8_2": ("FAILED", 5),
+        "13": ("CANCELLED", 1),
+        "14": ("NODE_FAIL", 1),
+        "16+0": ("COMPLETED", 0),
+        "16+1": ("COMPLETED", 0),
+        "15": ("COMPLETED", 0),
+    }
+    assert jobs["1"] == JobState("1", "TIMEOUT", "00:01:25", "1", "lab", "", "limit", 1)
+    assert (jobs["6"].name, jobs["7"].name) == (LONG, "two \x1f and\nlines")
+
+
+def test_run_before_a_requeue_has_not_ended():
+    told = [(one.state, one.has_ended, one.code) for one in parse_sacct(as_slurm_writes(REAL_DUPLICATES))]
+    assert told == [("REQUEUED", False, None), ("COMPLETED", True, 0)]
+
+
+REAL_SQUEUE = """11|CANCELLED|0:06|1|lab|h2|cancelrun
+10|CANCELLED|0:00|1|lab||held
+4|FAILED|0:00|1|lab|(JobLaunchFailure)|killed
+9_[4-7%2]|PENDING|0:00|1|lab|(JobHeldUser)|arrhold
+1|RUNNING|0:34|1|lab|h1|limit
+14+1|COMPLETED|0:00|1|lab|h2|het
+"""
+
+
+def test_real_squeue():
+    told = [(one.job, one.state, one.detail) for one in parse_squeue(as_slurm_writes(REAL_SQUEUE))]
+    assert told == [
+        ("11", "CANCELLED", "h2"),
+        ("10", "CANCELLED", ""),
+        ("4", "FAILED", "(JobLaunchFailure)"),
+        ("9_[4-7%2]", "PENDING", "(JobHeldUser)"),
+        ("1", "RUNNING", "h1"),
+        ("14+1", "COMPLETED", "h2"),
+    ]
+
+
 SCONTROL = """JobId=12 JobName=a name=b
    UserId=u(1) GroupId=g(1) MCS_label=N/A
    JobState=FAILED Reason=NonZeroExitCode Dependency=(null)

@@ -52,6 +52,21 @@ module load 'a b' || exit 2
 
 source "$HOME/env.sh"
 
+# of an array the element: the array's id may be that of an element too
+job=$SLURM_JOB_ID
+if [[ -n ${SLURM_ARRAY_JOB_ID:-} ]]; then
+  job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+fi
+
+# When the job's time is over, for a training to save before: Slurm tells it itself since 23.02.
+if [[ -z ${SLURM_JOB_END_TIME:-} ]]; then
+  end=$(SLURM_TIME_FORMAT=standard squeue --noheader --jobs="$job" --format=%e 2> /dev/null)
+  if [[ $end == [0-9]* ]]; then
+    HVDTRAIN_END_TIME=$(date --date="$end" +%s)
+    export HVDTRAIN_END_TIME
+  fi
+fi
+
 # in place of this shell, so that Slurm's signals reach the launcher
 exec '/my venv/bin/python' -P -m hvdtrain.cli.main run --launcher=mpirun '--prefix=apptainer exec x.sif' \\
   -- python 'my train.py'
@@ -113,37 +128,138 @@ def test_signal_that_is_none(asked):
         render(BatchJob("x", (), ("true",), signal=asked), PYTHON)
 
 
-def run_script(job, tmp_path, python):
-    """Runs a script as Slurm does, with a scontrol that only tells what it was asked."""
-    (tmp_path / "scontrol").write_text('#!/bin/sh\necho "$@" >> asked\n')
-    (tmp_path / "scontrol").chmod(0o755)
+TIMED = """\
+#SBATCH --requeue
+#SBATCH --open-mode=append
+
+# of an array the element: the array's id may be that of an element too
+job=$SLURM_JOB_ID
+if [[ -n ${SLURM_ARRAY_JOB_ID:-} ]]; then
+  job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+fi
+
+# When the job's time is over, for a training to save before: Slurm tells it itself since 23.02.
+if [[ -z ${SLURM_JOB_END_TIME:-} ]]; then
+  end=$(SLURM_TIME_FORMAT=standard squeue --noheader --jobs="$job" --format=%e 2> /dev/null)
+  if [[ $end == [0-9]* ]]; then
+    HVDTRAIN_END_TIME=$(date --date="$end" +%s)
+    export HVDTRAIN_END_TIME
+  fi
+fi
+
+# the same each time that this job runs
+export HVDTRAIN_RUN_DIR='my runs/digits'-$job
+
+# Slurm signals this shell, which hands the signal on; the ranks then write a checkpoint.
+asked=
+for name in TERM USR1 USR2; do
+  trap "asked=$((128 + $(kill -l "$name"))); kill -$name \\$! 2> /dev/null" "$name"
+done
+/bin/python -P -m hvdtrain.cli.main run \\
+  -- train &
+launcher=$!
+while kill -0 "$launcher" 2> /dev/null; do
+  wait "$launcher"
+done
+wait "$launcher"
+code=$?
+# 75: preempted after a checkpoint, run again to go on. A signal may also come before the ranks can hear it.
+if ((code == 75)) || [[ $code == "$asked" ]]; then
+  # A job that Slurm itself ends is not running any more: it was cancelled, or Slurm will run it again.
+  if [[ $(squeue --noheader --jobs="$job" --format=%T) == RUNNING ]]; then
+    if ((${SLURM_RESTART_COUNT:-0} < 7)); then
+      scontrol requeue "$job"
+    else
+      echo "hvdtrain: preempted again; --max-requeues 7 allows no further requeue" >&2
+    fi
+  fi
+fi
+exit "$code"
+"""
+
+
+def test_whole_script_that_requeues():
+    job = BatchJob("digits", (), ("train",), max_requeues=7, run_dir="my runs/digits")
+    assert render(job, "/bin/python") == "#!/bin/bash\n#SBATCH --job-name=digits\n" + TIMED
+
+
+def run_script(job, tmp_path, python, **slurm):
+    """Runs a script as Slurm does, with a scontrol that only tells what it was asked, and such a squeue."""
+    state = slurm.pop("state", "RUNNING")
+    end = "echo $* >> asked_of_squeue; echo 2026-11-30T12:00:00"
+    for name, text in (
+        ("scontrol", 'echo "$@" >> asked'),
+        ("squeue", f"case $* in *%e) {end};; *%T) echo {state};; esac"),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
     path = tmp_path / "job.sh"
     path.write_text(render(job, python))
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "12"}
-    return subprocess.Popen(["bash", str(path)], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "12", "TZ": "UTC", **slurm}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(["bash", str(path)], cwd=tmp_path, env=env, text=True, **pipes)
 
 
-@pytest.mark.parametrize(("code", "is_requeued"), [(0, False), (7, False), (75, True)])
-def test_requeue_after_a_checkpoint_only(tmp_path, code, is_requeued):
-    (tmp_path / "python").write_text(f"#!/bin/sh\nexit {code}\n")
+def stand_in(tmp_path, text):
+    """A program in the place of Python."""
+    (tmp_path / "python").write_text(f"#!/bin/bash\n{text}\n")
     (tmp_path / "python").chmod(0o755)
-    process = run_script(BatchJob("x", (), ("true",), requeue=True), tmp_path, str(tmp_path / "python"))
-    process.communicate(timeout=30)
+    return str(tmp_path / "python")
+
+
+def asked_of_scontrol(tmp_path):
+    return (tmp_path / "asked").read_text() if (tmp_path / "asked").exists() else ""
+
+
+ARRAY = {"SLURM_ARRAY_JOB_ID": "10", "SLURM_ARRAY_TASK_ID": "3"}
+
+
+@pytest.mark.parametrize(
+    ("code", "slurm", "asked"),
+    [
+        (0, {}, ""),
+        (7, {}, ""),
+        (138, {}, ""),  # a signal that did not come from Slurm
+        (75, {}, "requeue 12\n"),
+        (75, ARRAY, "requeue 10_3\n"),
+        (75, {"SLURM_RESTART_COUNT": "1"}, "requeue 12\n"),
+        (75, {"SLURM_RESTART_COUNT": "2"}, ""),
+        (75, {"state": "COMPLETING"}, ""),  # cancelled, or requeued from outside
+    ],
+)
+def test_requeue_after_a_checkpoint_only(tmp_path, code, slurm, asked):
+    python = stand_in(tmp_path, f"exit {code}")
+    process = run_script(BatchJob("x", (), ("true",), max_requeues=2), tmp_path, python, **slurm)
+    _, said = process.communicate(timeout=30)
     assert process.returncode == code
-    assert (tmp_path / "asked").exists() == is_requeued
+    assert asked_of_scontrol(tmp_path) == asked
+    is_over = slurm.get("SLURM_RESTART_COUNT") == "2"
+    assert ("preempted again; --max-requeues 2 allows no further requeue" in said) == is_over
 
 
-def test_script_that_requeues_hands_signals_on(tmp_path):
-    (tmp_path / "python").write_text(
-        "#!/bin/bash\ntrap 'echo got; exit 75' USR1\necho ready\nwhile true; do sleep 0.1; done\n"
-    )
-    (tmp_path / "python").chmod(0o755)
-    process = run_script(BatchJob("x", (), ("true",), requeue=True), tmp_path, str(tmp_path / "python"))
+@pytest.mark.parametrize(
+    ("answer", "code"), [("trap 'echo got; exit 75' USR1", 75), ("", 138)], ids=["saves", "does not hear it"]
+)
+def test_script_that_requeues_hands_signals_on(tmp_path, answer, code):
+    python = stand_in(tmp_path, f"{answer}\necho ready\nwhile true; do sleep 0.1; done")
+    process = run_script(BatchJob("x", (), ("true",), max_requeues=2), tmp_path, python)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(10)
     out, _ = process.communicate(timeout=30)
-    assert (out, process.returncode) == ("got\n", 75)
-    assert (tmp_path / "asked").read_text() == "requeue 12\n"
+    assert (out, process.returncode) == ("got\n" if answer else "", code)
+    assert asked_of_scontrol(tmp_path) == "requeue 12\n"
+
+
+@pytest.mark.parametrize("max_requeues", [0, 2])
+@pytest.mark.parametrize(("told", "end"), [({}, "1796040000 "), ({"SLURM_JOB_END_TIME": "7"}, " 7")])
+def test_script_tells_the_end_and_the_directory(tmp_path, max_requeues, told, end):
+    """2026-11-30 12:00 UTC is 1,796,040,000 s after 1970."""
+    python = stand_in(tmp_path, 'echo "$HVDTRAIN_END_TIME $SLURM_JOB_END_TIME|$HVDTRAIN_RUN_DIR"')
+    job = BatchJob("x", (), ("true",), max_requeues=max_requeues, run_dir="a b" if max_requeues else "")
+    out, _ = run_script(job, tmp_path, python, **told, **ARRAY).communicate(timeout=30)
+    assert out == f"{end}|{'a b-10_3' if max_requeues else ''}\n"
+    if not told:
+        assert "--jobs=10_3" in (tmp_path / "asked_of_squeue").read_text()
 
 
 def test_job_id():

@@ -11,8 +11,8 @@ import pytest
 
 import hvdtrain
 from hvdtrain.errors import LaunchError
-from hvdtrain.launch.plan import LaunchPlan, Ssh
-from hvdtrain.launch.survey import ask_hosts, remote_argv
+from hvdtrain.launch.plan import LaunchPlan, SlurmFacts, Ssh
+from hvdtrain.launch.survey import ask_each, ask_hosts, remote_argv
 from hvdtrain.topology.hosts import Cluster, Host, place
 
 
@@ -50,6 +50,22 @@ def test_a_host_that_cannot_be_asked_waits_for_no_other(tmp_path):
         ask_hosts(plan_of(environ, "bad", "good"))
     if (tmp_path / "pid").exists():
         assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def test_each_host_answers_for_itself(tmp_path):
+    """A host that does not answer is told of beside the others, over ssh and in a Slurm job."""
+    script = 'case " $* " in *" -- bad "* | *=bad*) echo refused >&2; exit 255;; esac\n'
+    environ = stand_in(tmp_path, script + 'echo "{\\"host\\": \\"good\\"}"')
+    assert ask_each(plan_of(environ, "good"), ["good", "bad"]) == {
+        "good": {"host": "good"},
+        "bad": "host bad cannot be asked about itself: refused",
+    }
+    (tmp_path / "ssh").rename(tmp_path / "srun")
+    plan = plan_of(environ, "good", slurm=SlurmFacts(("good", "bad")))
+    assert ask_each(plan, ["good", "bad"]) == {
+        "good": {"host": "good"},
+        "bad": "srun cannot be asked about itself: refused",
+    }
 
 
 def test_an_interrupt_ends_the_questions(tmp_path):

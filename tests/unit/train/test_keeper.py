@@ -205,3 +205,24 @@ class limited_files:  # noqa: N801
     def __exit__(self, *_):
         resource.setrlimit(resource.RLIMIT_FSIZE, self.old)
         signal.signal(signal.SIGXFSZ, self.handler)
+
+
+@pytest.mark.parametrize("on_failure", ["stop", "continue"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_that_is_lost_is_never_saved(tmp_path, said, on_failure, value):
+    """Its buffers may hold what they like; what was saved before stays."""
+    one = Keeper(BACKEND, CheckpointConfig(on_failure=on_failure), tmp_path, said.append, ["a", "w", "count"])
+    model = {
+        "a": torch.zeros(2),
+        "running": torch.tensor([torch.inf]),
+        "w": torch.zeros(3, dtype=torch.bfloat16),
+    }
+    model["count"] = torch.tensor(1)
+    one.save(Position(1), lambda: {"model": model}, {})
+    one.finish()
+    model["w"][1] = value
+    one.save(Position(2), lambda: {"model": model}, {})
+    with pytest.raises(TrainingError, match="step 2: parameter 'w' holds values that are no finite numbers"):
+        one.finish()
+    assert [stored.step for stored in stored_in(tmp_path, whole=True) if not stored.fault] == [1]
+    assert list(tmp_path.glob(".step-*")) == []

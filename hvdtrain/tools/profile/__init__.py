@@ -1,0 +1,1 @@
+"""Profiles a job: where each rank's time goes in a step."""

@@ -1,0 +1,59 @@
+"""What the ranks of a script tell each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hvdtrain.backends.base import Backend
+from hvdtrain.errors import InputError
+from hvdtrain.train.waiting import Waiting
+from hvdtrain.train.watched import WatchedBackend
+
+
+class Peers:
+    """One rank among those of a run. All ranks call its methods in the same order."""
+
+    def __init__(self, engine: Backend, waiting: Waiting) -> None:
+        self.rank, self.size, self.local_rank = engine.rank, engine.size, engine.world.local_rank
+        self.device, self.backend_name = engine.device, engine.name
+        self._engine, self._waiting = engine, waiting
+        self._backend: Backend = WatchedBackend(engine, waiting)
+        self._is_open = True
+
+    def sum(self, value: torch.Tensor | float) -> torch.Tensor:
+        """The element-wise sum over all ranks; collective."""
+        self._check_open()
+        return self._backend.sum(torch.as_tensor(value).detach(), "run.sum")
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, any picklable object, on all ranks; collective."""
+        self._check_open()
+        with self._waiting.call("run.gather"):
+            return self._backend.gather(value)
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value on all ranks; collective."""
+        self._check_open()
+        return self._backend.broadcast(value)
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """What rank 0 does while the others wait for it at the end of the block, however long; collective.
+
+        Yields:
+            Whether this is rank 0: ``with run.alone() as is_mine:`` and ``if is_mine:`` inside of it.
+
+        Raises:
+            InputError: A collective call stands inside.
+        """
+        self._check_open()
+        with self._waiting.apart(lambda: self._engine.gather(None)):
+            yield self.rank == 0
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise InputError("the run was closed", do="call its methods inside of its with block")

@@ -1,0 +1,153 @@
+"""Slurm jobs that are preempted, and with ``submit --requeue`` go on until they are done."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(find_spec("horovod") is None, reason="needs Horovod: make build-horovod"),
+]
+
+SLOW = runpy.run_path(str(Path(__file__).with_name("test_restarts.py")))
+TIMEOUT_S = 120
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Holds a job of some seconds; ``{epochs}`` of 20 steps, each 0.2 s and more on one rank."""
+    (tmp_path / "slow.py").write_text(SLOW["DATA"])
+
+    def write(epochs):
+        (tmp_path / "job.yaml").write_text(SLOW["JOB"].format(batch="global: 20", epochs=epochs))
+
+    return write
+
+
+@pytest.fixture
+def call(slurm, tmp_path):
+    """Runs words on the login node; ends the jobs at the end."""
+
+    def run(*words, timeout=60):
+        env = {**slurm.slurm_env, "XDG_CONFIG_HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+        return slurm.exec("head", words, env=env, cwd=tmp_path, timeout=timeout)
+
+    yield run
+    slurm.exec("head", ["scancel", "--user=root"], env=slurm.slurm_env)
+
+
+@pytest.fixture
+def hvdtrain(call, slurm):
+    """Runs the command on the login node."""
+    return lambda *words, **options: call(slurm.python, "-P", "-m", "hvdtrain.cli.main", *words, **options)
+
+
+def submit(hvdtrain, *words):
+    done = hvdtrain("submit", "--requeue", *words, "job.yaml")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()[1]
+
+
+def await_text(path, pattern, patience_s=60):
+    deadline = time.monotonic() + patience_s
+    while not path.exists() or not re.search(pattern, path.read_text()):
+        assert time.monotonic() < deadline, path.read_text() if path.exists() else "no log"
+        time.sleep(0.2)
+
+
+def await_end(hvdtrain, job):
+    """How the job ended: state and code."""
+    hvdtrain("logs", "-f", job, timeout=TIMEOUT_S)
+    (told,) = json.loads(hvdtrain("jobs", "--json", job).stdout)["jobs"]
+    return told["state"], told["code"]
+
+
+def status_of(run):
+    return json.loads((run / "status.json").read_text())
+
+
+STEP = r"step \d+/\d+"
+
+
+def test_a_signal_from_slurm(hvdtrain, call, folder, tmp_path):
+    """Two ranks; all that the user says is --requeue."""
+    folder(epochs=2)
+    job = submit(hvdtrain, "--nodes=2", "--time=30")
+    log = tmp_path / f"slurm-{job}.out"
+    await_text(log, STEP)
+    call("scancel", "--signal=USR1", "--batch", job)
+    assert await_end(hvdtrain, job) == ("COMPLETED", 0), log.read_text()
+    told = log.read_text()
+    assert re.search(r"going on from step-\d+", told)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [f"it-{job}"]
+    assert status_of(tmp_path / "runs" / f"it-{job}")["state"] == "done"
+
+
+def test_elements_of_an_array_have_runs_of_their_own(hvdtrain, call, folder, tmp_path):
+    folder(epochs=1)
+    job = submit(hvdtrain, "--array=0-1", "--time=30")
+    log = tmp_path / f"slurm-{job}_1.out"
+    await_text(log, STEP)
+    call("scancel", "--signal=USR1", "--batch", f"{job}_1")
+    hvdtrain("logs", "-f", job, timeout=TIMEOUT_S)
+    told = json.loads(hvdtrain("jobs", "--json", job).stdout)["jobs"]
+    assert [one["state"] for one in told] == ["COMPLETED", "COMPLETED"], log.read_text()
+    assert "going on from step-" in log.read_text()
+    names = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert names == [f"it-{job}_0", f"it-{job}_1"]
+    assert {status_of(tmp_path / "runs" / name)["state"] for name in names} == {"done"}
+
+
+def test_requeued_from_outside(hvdtrain, call, folder, tmp_path):
+    folder(epochs=2)
+    job = submit(hvdtrain, "--time=30")
+    log = tmp_path / f"slurm-{job}.out"
+    await_text(log, STEP)
+    assert call("scontrol", "requeue", job).returncode == 0
+    assert await_end(hvdtrain, job) == ("COMPLETED", 0), log.read_text()
+    assert re.search(r"going on from step-\d+", log.read_text())
+    assert "Restarts=1 " in call("scontrol", "show", "job", job).stdout
+
+
+def test_time_limit(hvdtrain, folder, tmp_path):
+    """A minute less the margin is too short. Slurm sends its signal half a minute early, after the clock."""
+    folder(epochs=5)
+    job = submit(hvdtrain, "--time=1", "--set", "preemption.margin_s=40", "--signal=USR1@1")
+    log = tmp_path / f"slurm-{job}.out"
+    assert await_end(hvdtrain, job) == ("COMPLETED", 0), log.read_text()
+    assert "(the allocation is about to end)" in log.read_text()
+    assert "going on from step-" in log.read_text()
+
+
+def test_no_more_than_the_user_allows(hvdtrain, call, folder, tmp_path):
+    folder(epochs=100)
+    job = submit(hvdtrain, "--time=30", "--max-requeues=1")
+    log = tmp_path / f"slurm-{job}.out"
+    await_text(log, STEP)
+    call("scancel", "--signal=USR1", "--batch", job)
+    await_text(log, rf"(?s)going on from step-.*{STEP}")
+    call("scancel", "--signal=USR1", "--batch", job)
+    assert await_end(hvdtrain, job) == ("FAILED", 75), log.read_text()
+    assert "preempted again; --max-requeues 1 allows no further requeue" in log.read_text()
+    assert status_of(tmp_path / "runs" / f"it-{job}")["state"] == "preempted"
+
+
+def test_a_cancelled_job_stays_cancelled(hvdtrain, call, folder, tmp_path):
+    """The ranks save, and end as they do when they are preempted."""
+    folder(epochs=100)
+    job = submit(hvdtrain, "--time=30")
+    log = tmp_path / f"slurm-{job}.out"
+    await_text(log, STEP)
+    assert hvdtrain("cancel", job).returncode == 0
+    state, _ = await_end(hvdtrain, job)
+    assert state == "CANCELLED", log.read_text()
+    time.sleep(2)
+    (told,) = json.loads(hvdtrain("jobs", "--json", job).stdout)["jobs"]
+    assert told["state"] == "CANCELLED"
