@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 
@@ -25,13 +27,25 @@ def command(placement: PlacementOptions, as_json: bool, rest: tuple[str, ...]) -
     """Show where each rank would run.
 
     The hosts come from -H, --hostfile or --nodelist, or else from the Slurm, LSF or PBS job
-    around; without any of these all ranks run on this machine.
+    around; without any of these all ranks run on this machine. The device is the GPU that a rank
+    would take; a plan for this machine alone shows none where it has no GPU.
     """
-    resolved = resolve_placement(placement, following=rest)
+    resolved = _known_devices(resolve_placement(placement, following=rest), os.environ)
     if rest:
         raise click.UsageError(f"unexpected argument {rest[0]!r}; plan takes options only")
     for chunk in _json(resolved) if as_json else _table(resolved):
         sys.stdout.write(chunk)
+
+
+def _known_devices(placement: Placement, environ: Mapping[str, str]) -> Placement:
+    """The placement without GPUs where this machine, which has none, holds all ranks; no other is asked."""
+    from hvdtrain.launch.gpus import count_gpus
+    from hvdtrain.launch.names import is_this_machine
+
+    hosts = placement.hosts
+    if len(hosts) > 1 or not is_this_machine(hosts[0].name) or count_gpus(environ):
+        return placement
+    return replace(placement, ranks=tuple(place._replace(device=None) for place in placement.ranks))
 
 
 def _json(placement: Placement) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Hydra, the mpirun of MPICH and of Intel MPI.
 
 Source: "Using the Hydra Process Manager" of MPICH; "Global Hydra Options" and "Local Options" of the Intel
-MPI Library Developer Reference. Hydra takes long options with one dash.
+MPI Library Developer Reference. Hydra takes long options with one dash. Tried over hosts: MPICH 4.0.2, Intel
+MPI 2021.19.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 LAUNCH = runpy.run_path(str(Path(__file__).with_name("test_launch.py")))
-HOSTILE, FAILURES, RANK = LAUNCH["HOSTILE"], LAUNCH["FAILURES"], LAUNCH["RANK"]
+HOSTILE, FAILURES, RANK, READY = (LAUNCH[name] for name in ("HOSTILE", "FAILURES", "RANK", "READY"))
 TIMEOUT_S = 120
 HOSTS = "h1:1,h2:2"
 ALLREDUCE = """
@@ -99,7 +99,6 @@ def test_mpich_connects_the_ranks(launch, lab, tmp_path):
     done = launch("--no-tag", "--timeout", "20", program=[str(tmp_path / "p.py")])
     assert sorted(done.stdout.splitlines()) == [f"{rank} 3 6 MPICH" for rank in range(3)], done.stderr
     assert done.returncode in (0, 4), done.stderr
-    assert done.returncode == 0 or "may hang in MPI_Finalize" in done.stderr
     assert_nothing_left(lab)
 
 
@@ -201,7 +200,7 @@ def test_ctrl_c_twice_kills_on_all_hosts(job, lab):
 
 
 def test_host_that_is_cut_off(job, lab):
-    process = job("time.sleep(300)")
+    process = job(f"{READY}time.sleep(300)")
     lab.cut("h2")
     try:
         _, err = process.communicate(timeout=TIMEOUT_S)
