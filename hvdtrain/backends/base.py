@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hvdtrain.backends.hearing import hear_whole_gradients
 from hvdtrain.backends.tensors import put_together, taken_apart
 from hvdtrain.errors import InputError
 from hvdtrain.topology.devices import device_index
@@ -95,6 +96,17 @@ class Replica:
         stay as it is, and N ranks would not train like one.
         """
         self._fill_gradients()
+
+    def hear_gradients(self, heard: Callable[[torch.Tensor], None]) -> Callable[[], None]:
+        """Lets somebody look at each parameter's gradient when it is whole and not reduced yet.
+
+        Args:
+            heard: Called with the parameter, in the order in which gradients are ready.
+
+        Returns:
+            What ends it.
+        """
+        return hear_whole_gradients(self.trained, heard)
 
     def apply(self) -> None:
         """The optimizer's own step, on gradients that ``finish`` left."""

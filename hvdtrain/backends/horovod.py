@@ -143,6 +143,24 @@ class _HorovodReplica(Replica):
         if hvd.size() == 1:
             self._fill_gradients()  # alone, Horovod reduces nothing and fills nothing
 
+    def hear_gradients(self, heard: Callable[[torch.Tensor], None]) -> Callable[[], None]:
+        if hvd.size() == 1:  # alone, Horovod sets no hooks
+            return super().hear_gradients(heard)
+        optimizer = self._distributed
+        start = optimizer._allreduce_grad_async
+
+        def hear_and_start(parameter: torch.Tensor) -> Any:
+            heard(parameter)
+            return start(parameter)
+
+        # Its own hooks call this; nothing of it is left in the parameters afterwards.
+        optimizer._allreduce_grad_async = hear_and_start
+
+        def end() -> None:
+            vars(optimizer).pop("_allreduce_grad_async", None)
+
+        return end
+
     def apply(self) -> None:
         with self._distributed.skip_synchronize():
             self._distributed.step()

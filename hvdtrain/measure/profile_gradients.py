@@ -8,14 +8,18 @@ show.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 import torch
 
+from hvdtrain.backends.hearing import hear_whole_gradients
 from hvdtrain.measure.step_clock import Timer
 from hvdtrain.scaling.profile import Gradients, ReadyGradient
 
+Heard = Callable[[torch.Tensor], None]
+Listen = Callable[[Heard], Callable[[], None]]
 _Moment = tuple[int, Any]  # the parameter's number, and when its gradient was ready
 
 
@@ -25,20 +29,23 @@ class ReadyProbe:
     Args:
         parameters: All that are trained.
         timer: Of the device that computes.
+        listen: Lets a function hear of each gradient, and returns what ends that.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], timer: Timer) -> None:
+    def __init__(
+        self, parameters: Sequence[torch.Tensor], timer: Timer, listen: Listen | None = None
+    ) -> None:
         self._parameters, self._timer = parameters, timer
+        self._listen = listen or partial(hear_whole_gradients, parameters)
         self._numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
         self._began: Any = None
         self._moments: list[_Moment] = []
         self._seen: list[tuple[Any, list[_Moment]]] = []
-        self._hooks: list[Any] = []
+        self._end: Callable[[], None] | None = None
 
     def begin(self) -> None:
         """A backward pass of a sampled step begins."""
-        if not self._hooks:
-            self._hooks = hooks_on(self._parameters, self._note)
+        self._end = self._end or self._listen(self._note)
         self._began, self._moments = self._timer.now(), []
 
     def end(self) -> None:
@@ -49,8 +56,9 @@ class ReadyProbe:
 
     def cancel(self) -> None:
         """The step was left out, or is over."""
-        remove(self._hooks)
-        self._moments = []
+        if self._end:
+            self._end()
+        self._end, self._moments = None, []
 
     @property
     def last(self) -> torch.Tensor | None:
@@ -75,7 +83,8 @@ class ReadyProbe:
         )
 
     def _note(self, parameter: torch.Tensor) -> None:
-        self._moments.append((self._numbers[id(parameter)], self._timer.now()))
+        if parameter.grad is not None:  # of one that the step does not use an engine makes zeros later
+            self._moments.append((self._numbers[id(parameter)], self._timer.now()))
 
 
 class NormProbe:
@@ -84,16 +93,18 @@ class NormProbe:
     Args:
         parameters: All that are trained.
         size: Number of ranks.
+        listen: As ``ReadyProbe``'s.
 
     Attributes:
         batch: Samples of a whole step over all ranks: steps of others are left out.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], size: int) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], size: int, listen: Listen | None = None) -> None:
         self._parameters, self._size = parameters, size
+        self._listen = listen or partial(hear_whole_gradients, parameters)
         self.batch = 0.0
         self._norms: dict[int, torch.Tensor] = {}
-        self._hooks: list[Any] = []
+        self._end: Callable[[], None] | None = None
         self._weight, self._total = 0.0, 0.0
         self._is_dense = True
         self._taken: list[tuple[torch.Tensor, torch.Tensor, float]] = []
@@ -106,9 +117,9 @@ class NormProbe:
     def begin(self) -> None:
         """A backward pass of a sampled step begins."""
         self._norms = {}  # gradients add up over the passes of a step: those of the last one count
-        if not self._hooks:
+        if self._end is None:
             self._is_dense = True
-            self._hooks = hooks_on(self._parameters, self._note)
+            self._end = self._listen(self._note)
 
     def end(self, loss_scale: float = 1.0) -> None:
         """The step's gradients are reduced, and neither clipped nor scaled.
@@ -126,8 +137,9 @@ class NormProbe:
 
     def cancel(self) -> None:
         """The step was left out, or is over."""
-        remove(self._hooks)
-        self._weight, self._norms = 0.0, {}
+        if self._end:
+            self._end()
+        self._end, self._weight, self._norms = None, 0.0, {}
 
     def take(self) -> tuple[int, float, float]:
         """How many steps were sampled since the last call, and the means of the squared norms over them.
@@ -143,7 +155,9 @@ class NormProbe:
 
     def _note(self, parameter: torch.Tensor) -> None:
         gradient = parameter.grad
-        if gradient is None or gradient.layout is not torch.strided:
+        if gradient is None:
+            return
+        if gradient.layout is not torch.strided:
             self._is_dense = False
             return
         self._norms[id(parameter)] = torch.linalg.vector_norm(gradient)
@@ -153,21 +167,6 @@ def _whole_norm(norms: Iterable[torch.Tensor]) -> torch.Tensor:
     """The norm of all gradients together from the norm of each, of whatever type."""
     whole: torch.Tensor = torch.linalg.vector_norm(torch.stack([norm.float() for norm in norms]))
     return whole
-
-
-def hooks_on(parameters: Sequence[torch.Tensor], heard: Callable[[torch.Tensor], None]) -> list[Any]:
-    """Hooks that tell when a parameter's gradient is whole."""
-    return [
-        parameter.register_post_accumulate_grad_hook(heard)  # type: ignore[no-untyped-call]
-        for parameter in parameters
-    ]
-
-
-def remove(hooks: list[Any]) -> None:
-    """Takes the hooks off and out of the list."""
-    for hook in hooks:
-        hook.remove()
-    hooks.clear()
 
 
 def num_bytes(tensors: Sequence[torch.Tensor]) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
-from hvdtrain.measure.profile_gradients import NormProbe, ReadyProbe, hooks_on, remove
+from hvdtrain.backends.hearing import hear_whole_gradients
+from hvdtrain.measure.profile_gradients import Listen, NormProbe, ReadyProbe
 from hvdtrain.measure.step_clock import StepClock, timer_for
 
 _FIRST = 2  # the first step that is sampled: one earlier the model may still be allocated
@@ -39,6 +40,7 @@ class Trained:
         reduces_inside: Whether the engine reduces inside of the backward pass, as DDP does.
         has_gradients: Whether gradients are reduced, not the optimizer's steps as with Adasum.
         loss_scale: What the loss is multiplied by now.
+        listen: Lets a function hear of each gradient before it is reduced; None for hooks of our own.
     """
 
     parameters: list[torch.Tensor]
@@ -47,6 +49,7 @@ class Trained:
     reduces_inside: bool = False
     has_gradients: bool = True
     loss_scale: Callable[[], float] = field(default=lambda: 1.0)
+    listen: Listen | None = None
 
 
 class ProfileRecorder:
@@ -64,11 +67,11 @@ class ProfileRecorder:
     ) -> None:
         timer = timer_for(trained.device)
         self.clock = StepClock(timer, keep)
-        self.ready = ReadyProbe(trained.parameters, timer)
-        self.norms = NormProbe(trained.parameters, trained.size)
+        self.ready = ReadyProbe(trained.parameters, timer, trained.listen)
+        self.norms = NormProbe(trained.parameters, trained.size, trained.listen)
         self._trained, self._every, self.listener = trained, sample_every, listener
         self._probe: ReadyProbe | NormProbe | None = None
-        self._last_hooks: list[Any] = []
+        self._stop_last: Callable[[], None] = lambda: None
         self._section = ""
         self.num_steps = 0
 
@@ -109,7 +112,7 @@ class ProfileRecorder:
         """Takes all hooks off."""
         self.ready.cancel()
         self.norms.cancel()
-        remove(self._last_hooks)
+        self._stop_last()
 
     def _end_probe(self) -> None:
         if self._probe is self.norms:
@@ -118,8 +121,8 @@ class ProfileRecorder:
             self.ready.end()
             if self._trained.reduces_inside and self.ready.last is not None:
                 # One hook in each step: DDP's reduction counts from the gradient on that usually comes last.
-                remove(self._last_hooks)
-                self._last_hooks = hooks_on([self.ready.last], lambda _: self.clock.note_ready())
+                self._stop_last()
+                self._stop_last = hear_whole_gradients([self.ready.last], lambda _: self.clock.note_ready())
 
     def _choose_probe(self) -> None:
         """Whether the next step is sampled, and what is looked at; the same on all ranks."""

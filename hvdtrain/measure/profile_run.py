@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -21,6 +22,8 @@ _WRITE_EVERY_S = 60.0
 _SLOW = 0.10  # longer than the median of the others
 _LEAST_TIMES, _LEAST_S = 3, 10.0  # in a row, before a rank is named
 _TELL_EVERY_S = 600.0
+# Means over ranks and steps, for the metrics: shares of a step over time.
+_SHOWN = ("load_s", "forward_s", "backward_s", "exposed_s", "optimizer_s", "wait_s", "other_s")
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,9 @@ class RunProfile:
             self._outlet.tell(verdict)
         if not len(told.table):
             return
+        times = rank_times(told.table, self._hosts)
+        for name in _SHOWN:
+            self._outlet.show(name, fmean(getattr(rank, name) for rank in times))
         self._keep(told.table)
         if line := self._slow.look(told.table, self._hosts):
             self._outlet.tell(line)

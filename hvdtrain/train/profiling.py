@@ -83,6 +83,7 @@ def record_steps(stepper: Stepper, backend: Backend, keep: int, sample_every: in
         reduces_inside=replica.needs_backward and replica.has_gradients,
         has_gradients=replica.has_gradients,
         loss_scale=stepper.scaler.get_scale,
+        listen=replica.hear_gradients,
     )
     recorder = ProfileRecorder(trained, keep, sample_every)
     stepper.watch = recorder.watch

@@ -108,8 +108,18 @@ def test_the_noise_scale_is_shown_and_a_batch_past_it_told_once(book, clock, hea
         # |G|^2 near 2 and S near 0.02: the noise scale is 0.01, the batch 2.
         big = 2.0 + 0.001 * rng.standard_normal()
         hear(book, clock, 1.0, norms=[Norms(big + 0.01, big)])
-    name, value = heard["figures"][-1]
-    assert (name, value) == ("noise_scale", pytest.approx(0.01, rel=0.05))
+    value = dict(heard["figures"])["noise_scale"]
+    assert value == pytest.approx(0.01, rel=0.05)
     assert [line.partition(":")[0] for line in heard["lines"]] == [
         "your batch is past what this problem can use"
     ]
+
+
+def test_the_parts_of_a_step_are_shown_as_means_over_the_ranks(book, clock, heard):
+    hear(book, clock, 1.0, slow=2, excess=3.0)
+    shown = dict(heard["figures"])
+    assert shown["load_s"] == pytest.approx(2.0)  # 1, 1 and 4
+    assert set(shown) == {f"{part}_s" for part in PARTS_SHOWN}
+
+
+PARTS_SHOWN = ("load", "forward", "backward", "exposed", "optimizer", "wait", "other")
