@@ -59,6 +59,10 @@ class TrainingError(HvdtrainError):
     """Training ended without a result for a reason that has a name."""
 
 
+class AgreedError(TrainingError):
+    """One that all ranks raise, in the same step."""
+
+
 class Preempted(HvdtrainError):  # noqa: N818 - a request that was met
     """The run was asked to end and saved where it was: run again to go on.
 

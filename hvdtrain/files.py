@@ -24,7 +24,11 @@ def sha256_of(path: Path) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file beside its place, then renames it there: readers see the old or the new one whole."""
+    """Writes a file beside its place, then renames it there: readers see the old or the new one whole.
+
+    A link stays one: what it leads to is replaced.
+    """
+    path = Path(os.path.realpath(path))
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("w", encoding="utf-8") as file:

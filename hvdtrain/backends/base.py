@@ -204,6 +204,14 @@ class Backend(ABC):
     def gather(self, value: Any) -> list[Any]:
         """The picklable values of all ranks, in their order, on all ranks."""
 
+    def prepare_meeting(self) -> Callable[[], None]:
+        """Gives what waits for all ranks to call it, however long that takes; collective."""
+
+        def meet() -> None:
+            self.gather(None)
+
+        return meet
+
     @abstractmethod
     def agree_buffers(self, module: nn.Module) -> None:
         """Gives every rank rank 0's buffers (running statistics), in place."""

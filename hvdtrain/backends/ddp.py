@@ -31,6 +31,8 @@ _NAMES = signature(DistributedDataParallel).parameters
 _SYNC_BUFFERS = next(name for name in ("forward_sync_buffers", "broadcast_buffers") if name in _NAMES)
 _HOOKS = {"none": None, "fp16": fp16_compress_hook, "bf16": bf16_compress_hook}
 _TIMEOUT = timedelta(minutes=10)
+# Of the group in which ranks meet after one of them worked alone.
+_PATIENCE = timedelta(days=30)
 
 
 class DdpBackend(Backend):
@@ -40,6 +42,7 @@ class DdpBackend(Backend):
 
     def __init__(self, world: World, device: torch.device) -> None:
         super().__init__(world, device)
+        self._patient: dist.ProcessGroup | None = None
         engine = "gloo"
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -108,6 +111,15 @@ class DdpBackend(Backend):
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
+
+    def prepare_meeting(self) -> Callable[[], None]:
+        if self._patient is None:
+            self._patient = dist.new_group(backend="gloo", timeout=_PATIENCE)
+
+        def meet() -> None:
+            dist.all_gather_object([None] * self.size, None, group=self._patient)
+
+        return meet
 
     def broadcast_tensor(self, tensor: torch.Tensor, name: str) -> None:  # noqa: ARG002
         dist.broadcast(tensor, src=0)

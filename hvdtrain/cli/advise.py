@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.types import FloatParamType
 
-from hvdtrain.cli.option_types import FilledPath, RankCount
+from hvdtrain.cli.option_types import FilledPath, FilledText, RankCount
+from hvdtrain.cli.targets import check_target
 from hvdtrain.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -21,11 +22,11 @@ _OF_MEASURED = ("params", "batch_per_gpu", "accumulate", "predict", "compression
 
 
 class Amount(FloatParamType):
-    """A finite number, at least 0 or above it, and at most ``high``."""
+    """A number, at least 0 or above it, and at most ``high``: what is made of several is finite then."""
 
     name = "number"
 
-    def __init__(self, *, zero: bool = False, high: float = math.inf) -> None:
+    def __init__(self, *, zero: bool = False, high: float = 1e15) -> None:
         self.zero, self.high = zero, high
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -34,12 +35,9 @@ class Amount(FloatParamType):
             number = float(value)
         except ValueError:
             number = math.nan
-        if not (
-            (number > 0 or (self.zero and number == 0)) and number <= self.high and math.isfinite(number)
-        ):
+        if not ((number > 0 or (self.zero and number == 0)) and number <= self.high):
             bound = "of at least 0" if self.zero else "above 0"
-            upper = f" and at most {self.high:g}" if math.isfinite(self.high) else ""
-            self.fail(f"must be a number {bound}{upper}, found {str(value)!r}", param, ctx)
+            self.fail(f"must be a number {bound} and at most {self.high:g}, found {str(value)!r}", param, ctx)
         return number
 
 
@@ -47,6 +45,7 @@ class Amount(FloatParamType):
 @click.argument("profile", required=False, type=FilledPath())
 @click.option(
     "--network",
+    type=FilledText(),
     metavar="FILE|NAME",
     help="File of `hvdtrain bench allreduce --json`, or a name: 25GbE, 25GbE-RDMA, 100GbE-CPU, "
     "InfiniBand HDR, 8xHDR, EFA, NVLink3, PCIe3; NVLink+25GbE for inside and between nodes; 1GbE@2ms adds a "
@@ -64,7 +63,9 @@ class Amount(FloatParamType):
     metavar="X",
     help="Least efficiency, from 0 to 1, at the largest number of GPUs; exit code 3 below it.",
 )
-@click.option("--target-steps", type=click.IntRange(min=1), help="Steps of the profiled global batch to do.")
+@click.option(
+    "--target-steps", type=click.IntRange(1, 10**12), help="Steps of the profiled global batch to do."
+)
 @click.option(
     "--measured", metavar="GPUS:RATE,...", help="Samples/s that were measured, such as 1:872,8:6679."
 )
@@ -81,7 +82,12 @@ class Amount(FloatParamType):
     type=click.Choice(["none", "fp16", "bf16"]),
     help="With --measured: how gradients go over the network.",
 )
-@click.option("--samples", metavar="N", help="With --measured: samples that the cost is of; 1M if not given.")
+@click.option(
+    "--samples",
+    type=FilledText(),
+    metavar="N",
+    help="With --measured: samples that the cost is of; 1M if not given.",
+)
 @click.option("--html", type=FilledPath(), metavar="FILE", help="Write a page with pictures to FILE.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 def command(profile: Path | None, measured: str | None, as_json: bool, **options: Any) -> int:
@@ -96,6 +102,8 @@ def command(profile: Path | None, measured: str | None, as_json: bool, **options
     hvdtrain advise --measured 1:872,8:6679 --params 25.6M --gpus-per-node 8 --network 25GbE --predict 16,32
     """  # noqa: D301 - \b is click's
     _check_mode(profile, measured, options)
+    named = (options["network"],) if options["network"] else ()
+    check_target("--html", options["html"], *([profile] if profile else ()), *map(Path, named))
     if measured is not None:
         return _from_measured(measured, options, as_json)
     assert profile is not None

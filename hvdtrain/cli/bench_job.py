@@ -122,7 +122,8 @@ def _counts(text: str) -> tuple[int, ...]:
     """Numbers of worker processes."""
     named = words(text)
     for word in named:
-        if not (word.isdecimal() and word.isascii() and int(word) <= 1024) or named.count(word) > 1:
+        is_number = word.isdecimal() and word.isascii() and len(word) <= 18
+        if not (is_number and int(word) <= 1024) or named.count(word) > 1:
             raise InputError(f"{word!r}", where="--workers", legal="different numbers from 0 to 1024: 0,2,4")
     return tuple(map(int, named))
 

@@ -12,8 +12,9 @@ import click
 from hvdtrain.cli.bench_output import deliver, tell_note, words
 from hvdtrain.cli.bench_ranks import Measurement, MeasuringError, find_launch, tell_failure, told_once
 from hvdtrain.cli.launch_options import LaunchOptions, launch_options
-from hvdtrain.cli.option_types import FilledPath, RankCount
+from hvdtrain.cli.option_types import FilledPath, RankCount, refuse_nan
 from hvdtrain.cli.placement_options import PlacementOptions, placement_options
+from hvdtrain.cli.targets import check_target
 from hvdtrain.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ _IMPORT_EXAMPLES = (
     "--limit",
     "limit_s",
     type=click.FloatRange(1, 86_400),
+    callback=refuse_nan,
     default=60.0,
     show_default=True,
     metavar="SECONDS",
@@ -89,6 +91,7 @@ def allreduce(
     measures all ranks, and those of one host.
     """
     with told_once():
+        check_target("--save", save)
         request = _request(given, on_cpu=launch.gpus is False)
         world = find_launch(placement, launch)
         if world is not None and dry_run:
@@ -184,6 +187,7 @@ def import_(file: Path, num_ranks: int | None, hosts: str | None, save: Path | N
 
     if num_ranks and hosts:
         raise InputError("-np and -H both tell the number of ranks", do="omit -np")
+    check_target("--save", save, file)
     layout = [(host.name, host.slots) for host in parse_host_list(hosts, ()).hosts] if hosts else []
     document = import_network(file, layout or ([("localhost", num_ranks)] if num_ranks else []))
     for note in document["notes"]:

@@ -151,13 +151,15 @@ def check_sizes(job: Job, bounds: Bounds, most: int) -> None:
         check_batch(job, size)
 
 
-def on_this_machine(bounds: Bounds, python: str, slots: int) -> Elastic:
-    """The launcher of a job that has so many slots of this machine."""
+def on_this_machine(
+    bounds: Bounds, python: str, slots: int, devices: tuple[int, ...] | None = None
+) -> Elastic:
+    """The launcher of a job that has so many slots of this machine, and with them GPUs, if it uses them."""
     from hvdtrain.launch.discovery import discovery_argv
     from hvdtrain.launch.elastic import Elastic, local_slots
 
     hosts = discovery_argv(python, "list", local_slots(slots))
-    return Elastic(bounds.start, bounds.least, bounds.most, hosts, is_apart=True)
+    return Elastic(bounds.start, bounds.least, bounds.most, hosts, (devices or tuple(range(slots)))[:slots])
 
 
 def on_hosts(bounds: Bounds, plan: LaunchPlan, cluster: Cluster, placement: PlacementOptions) -> Elastic:
@@ -188,8 +190,8 @@ def on_hosts(bounds: Bounds, plan: LaunchPlan, cluster: Cluster, placement: Plac
         words = [str(placement.hostfile.absolute()), *([str(most)] if most else [])]
         hosts = discovery_argv(plan.python, "hostfile", *words)
     elif plan.is_local and len(cluster.hosts) == 1:
-        slots = cluster.hosts[0].slots
-        return on_this_machine(bounds, plan.python, min(slots, most or slots))
+        slots, devices = cluster.hosts[0].slots, cluster.hosts[0].devices
+        return on_this_machine(bounds, plan.python, min(slots, most or slots), devices)
     else:
         listed = ",".join(f"{one.name}:{min(one.slots, most or one.slots)}" for one in cluster.hosts)
         hosts = discovery_argv(plan.python, "list" if plan.slurm is None else "slurm", listed)

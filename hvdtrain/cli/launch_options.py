@@ -6,13 +6,12 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import wraps
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hvdtrain.cli.option_types import FilledPath
+from hvdtrain.cli.option_types import FilledPath, refuse_nan
 from hvdtrain.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,12 +40,6 @@ class LaunchOptions:
     gpus: bool | None = None
 
 
-def _refuse_nan(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and isnan(value):
-        raise click.BadParameter("nan is no number of seconds", ctx, param)
-    return value
-
-
 _OPTIONS = (
     click.option("--launcher", metavar="NAME", help="auto, mpirun, horovodrun, srun or local."),
     click.option("--mpi", "mpi_type", metavar="TYPE", help="Type for srun --mpi; default: one that fits."),
@@ -66,7 +59,7 @@ _OPTIONS = (
         "--timeout",
         "timeout_s",
         type=click.FloatRange(0, float("inf"), min_open=True, max_open=True),
-        callback=_refuse_nan,
+        callback=refuse_nan,
         metavar="SECONDS",
         help="End a job that runs longer, with exit code 4.",
     ),

@@ -16,6 +16,7 @@ from hvdtrain.cli.launch_options import LaunchOptions
 from hvdtrain.cli.option_types import FilledPath, import_folders
 from hvdtrain.cli.placement_options import PlacementOptions, placement_options
 from hvdtrain.cli.profile_launch import ProfileLaunch
+from hvdtrain.cli.targets import check_target, is_same_place
 from hvdtrain.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ def command(
     program: tuple[str, ...] | None = ctx.meta.get(_PROGRAM)
     launch = LaunchOptions(launcher=options["launcher"], gpus=options["gpus"])
     request = ProfileRequest(options["steps"], options["warmup"], options["output"], options["trace"])
-    _check_folders(request)
     with told_once():
+        _check_targets(request, job, program or ())
         world = find_launch(placement, launch)
         if program is not None:
             _check_program(program, job, options["overrides"], world)
@@ -93,14 +94,12 @@ def command(
         return _profile_job(job, options["overrides"], world, (placement, launch), request, as_json)
 
 
-def _check_folders(request: ProfileRequest) -> None:
-    for option, path in (("--output", request.file), ("--trace", request.trace)):
-        if path is None:
-            continue
-        if path.is_dir():
-            raise InputError(f"{path} is a folder", where=option, do="name a file")
-        if not path.absolute().parent.is_dir():
-            raise InputError(f"there is no folder {path.parent}", where=option, do="make it first")
+def _check_targets(request: ProfileRequest, job: Path | None, program: tuple[str, ...]) -> None:
+    inputs = (*([job] if job else ()), *map(Path, program))
+    check_target("--output", request.file, *inputs)
+    check_target("--trace", request.trace, *inputs)
+    if request.file and request.trace and is_same_place(request.file, request.trace):
+        raise InputError(f"{request.trace} is the file of --output", where="--trace", do="name another")
 
 
 def _check_program(

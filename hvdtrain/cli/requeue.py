@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_SAVING = ("SIGTERM", "SIGUSR1", "SIGUSR2")  # what the batch script hands on, and a job file may name
 MOST_REQUEUES = 100  # unless the user says otherwise: two weeks of jobs of four hours
 
 _OPTIONS = (
@@ -25,7 +26,7 @@ _OPTIONS = (
     ),
     click.option(
         "--max-requeues",
-        type=click.IntRange(min=1),
+        type=click.IntRange(1, 1_000_000),
         metavar="N",
         help=f"How often at most; default: {MOST_REQUEUES}.",
     ),
@@ -78,7 +79,8 @@ def requeued(job: Job, options: Mapping[str, Any]) -> Requeued:
         options: ``signal``, ``run_dir`` and ``array`` as the user gave them.
 
     Raises:
-        InputError: All elements of an array would go on with one and the same run.
+        InputError: All elements of an array would go on with one and the same run, or the signal is none that
+            a training saves at.
     """
     if options["array"] and options["run_dir"]:
         raise InputError(
@@ -88,9 +90,15 @@ def requeued(job: Job, options: Mapping[str, Any]) -> Requeued:
         )
     known = job.preemption.signals
     asked = _name(options["signal"]) if options["signal"] else ""
+    if options["signal"] and asked not in _SAVING:
+        raise InputError(
+            f"{options['signal']!r} with --requeue, which saves before it goes on",
+            where="--signal",
+            legal="TERM, USR1 or USR2, and up to 65535 seconds: USR1@120",
+        )
     name = asked or next((one for one in known if one != "SIGTERM"), "SIGUSR1")
     words = ["--resume"]
-    if name not in known and name in ("SIGTERM", "SIGUSR1", "SIGUSR2"):
+    if name not in known:
         words += ["--set", f"preemption.signals=[{','.join((*known, name))}]"]
     at_s = min(65535, max(1, ceil(job.preemption.margin_s)))  # sbatch's limit
     return Requeued(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import tempfile
@@ -13,46 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hvdtrain.cli.launch_options import LaunchOptions, check_options, launch_options, with_site
-from hvdtrain.cli.option_types import FilledPath
+from hvdtrain.cli.option_types import FilledPath, FilledText
 from hvdtrain.cli.requeue import Requeued, max_requeues, requeue_options, requeued
 from hvdtrain.cli.restarts import check_restarts, restart_options
+from hvdtrain.cli.sbatch_options import num_ranks, sbatch_options, slurm_options, with_named
 from hvdtrain.errors import ExitCode, InputError, LaunchError
 
 if TYPE_CHECKING:
     from hvdtrain.launch.sbatch import BatchJob
     from hvdtrain.launch.site import Site
-
-# option of ours -> option of sbatch
-_SBATCH = {
-    "nodes": "nodes",
-    "gpus_per_node": "gpus-per-node",
-    "cpus_per_rank": "cpus-per-task",
-    "memory": "mem",
-    "time": "time",
-    "partition": "partition",
-    "account": "account",
-    "qos": "qos",
-    "constraint": "constraint",
-    "array": "array",
-    "dependency": "dependency",
-    "reservation": "reservation",
-}
-_HELP = {
-    "nodes": "Nodes.",
-    "gpus_per_node": "GPUs of each node: 4 or a100:4.",
-    "ranks_per_node": "Ranks on each node; default: its GPUs, or 1.",
-    "cpus_per_rank": "CPU cores of each rank.",
-    "memory": "Memory of each node: 64G.",
-    "time": "Time limit: 2:00:00.",
-    "partition": "Partition.",
-    "account": "Account.",
-    "qos": "Quality of service.",
-    "constraint": "Features that the nodes must have.",
-    "array": "Array of jobs: 0-7%2.",
-    "dependency": "When it may start: afterok:12.",
-    "reservation": "Reservation.",
-    "signal": "Signal before the end: USR1@120.",
-}
 
 
 class _Submit(click.Command):
@@ -69,16 +37,9 @@ def _is_job_file(word: str) -> bool:
     return word.endswith((".yaml", ".yml"))
 
 
-def _slurm_options(function: Any) -> Any:
-    for name in reversed(_HELP):
-        kind = click.IntRange(min=1) if name in ("nodes", "ranks_per_node", "cpus_per_rank") else str
-        function = click.option(f"--{name.replace('_', '-')}", type=kind, help=_HELP[name])(function)
-    return function
-
-
 @click.command(cls=_Submit)
-@click.option("--name", help="The job's name; default: that of the job file or program.")
-@_slurm_options
+@click.option("--name", type=FilledText(), help="The job's name; default: that of the job file or program.")
+@slurm_options
 @launch_options
 @click.option("--exclusive", is_flag=True, help="Whole nodes.")
 @requeue_options
@@ -86,7 +47,9 @@ def _slurm_options(function: Any) -> Any:
 @click.option("--module", "modules", multiple=True, metavar="NAME", help="Environment module to load.")
 @click.option("--setup", multiple=True, metavar="LINE", help="Line of shell before the ranks start.")
 @click.option("--sbatch", "sbatch", multiple=True, metavar="KEY=VALUE", help="Any other option of sbatch.")
-@click.option("--log", metavar="FILE", help="The job's output; default: slurm-ID.out here.")
+@click.option(
+    "--log", type=FilledText(), metavar="FILE", help="The job's output; default: slurm-ID.out here."
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key of JOB.yaml.")
 @click.option("--run-dir", type=FilledPath(), help="Where the run's files of JOB.yaml go.")
 @click.option("--wait", is_flag=True, help="Follow the job and end with its exit code.")
@@ -127,12 +90,14 @@ def _job(launch: LaunchOptions, site: Site, words: tuple[str, ...], options: dic
     from hvdtrain.launch.exports import parse_exports, submitted_names
     from hvdtrain.launch.sbatch import BatchJob, setup_names
 
+    options = with_named(options)
     _refuse_lost_log(options["log"])
     check_options(launch, is_one_host=(options["nodes"] or 1) == 1)
-    check_restarts(options["max_restarts"], options["min_ranks"], None)
     most = max_requeues(options)
-    chosen = _sbatch_options(site, options)
-    program, name, more = _program(words, options, _num_ranks(chosen))
+    chosen = sbatch_options(site, options)
+    size = num_ranks(chosen)
+    check_restarts(options["max_restarts"], options["min_ranks"], size)
+    program, name, more = _program(words, options, size)
     values, names = parse_exports(launch.env, os.environ)
     setup = (*site.setup, *options["setup"])
     own_names = dict.fromkeys((*values, *names, *setup_names(setup)))
@@ -191,42 +156,6 @@ def _refuse_lost_log(log: str | None) -> None:
     folder = Path(log or "log").parent
     if "%" not in str(folder) and not folder.is_dir():
         raise InputError(f"there is no folder {folder}", where="--log", do=f"make it: mkdir -p {folder}")
-
-
-def _sbatch_options(site: Site, options: dict[str, Any]) -> dict[str, str]:
-    from hvdtrain.launch.sbatch import parse_sbatch_options
-    from hvdtrain.launch.sbatch_values import check_value
-
-    preset = {
-        "partition": site.partition,
-        "account": site.account,
-        "qos": site.qos,
-        "constraint": site.constraint,
-    }
-    chosen = {"nodes": "1", **{name: value for name, value in preset.items() if value}, **site.sbatch}
-    for name, theirs in _SBATCH.items():
-        if options[name] is not None:
-            chosen[theirs] = str(options[name])
-            check_value(theirs, chosen[theirs], f"--{name.replace('_', '-')}")
-    chosen["ntasks-per-node"] = str(options["ranks_per_node"] or _num_gpus(options["gpus_per_node"]) or 1)
-    if options["exclusive"]:
-        chosen["exclusive"] = ""
-    if options["max_restarts"]:
-        chosen["no-kill"] = ""  # else Slurm ends the job when one of its nodes fails
-    chosen["output"] = options["log"] or ("slurm-%A_%a.out" if options["array"] else "slurm-%j.out")
-    return {**chosen, **parse_sbatch_options(options["sbatch"])}
-
-
-def _num_ranks(chosen: dict[str, str]) -> int | None:
-    """How many ranks Slurm will start; None where it is to choose the nodes."""
-    counts = [chosen.get(name, "") for name in ("nodes", "ntasks-per-node")]
-    return math.prod(map(int, counts)) if all(map(str.isdecimal, counts)) else None
-
-
-def _num_gpus(text: str | None) -> int | None:
-    """The number in ``4``, ``a100:4`` or ``a100:2,v100:2``; None where there is none."""
-    numbers = [kind.rpartition(":")[2] for kind in (text or "").split(",")]
-    return sum(map(int, numbers)) if all(number.isdecimal() for number in numbers) else None
 
 
 def _run_words(launch: LaunchOptions, names: tuple[str, ...]) -> tuple[str, ...]:

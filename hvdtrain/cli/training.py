@@ -94,10 +94,11 @@ class Training:
         rest = look_around(asked, local_cluster(size))
         least = self.options["min_ranks"]
         num_ranks, why = ranks_left(rest.cluster.slots if rest.cluster else 0, size, least)
-        try:
-            num_ranks = _shared_batch(self.job, num_ranks, least or size)
-        except InputError as error:
-            why = str(error)
+        if num_ranks:
+            try:
+                num_ranks = _shared_batch(self.job, num_ranks, least or size)
+            except InputError as error:
+                why = str(error)
         self.restarts.why = why
         if why:
             return None

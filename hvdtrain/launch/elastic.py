@@ -17,6 +17,7 @@ from pathlib import Path
 from hvdtrain.launch.exports import rank_environment, thread_note
 from hvdtrain.launch.horovodrun import withheld
 from hvdtrain.launch.plan import AGENT, LaunchPlan, agent_argv
+from hvdtrain.launch.seat import SLOTS
 from hvdtrain.process import Command
 from hvdtrain.topology.launchers import RANKS_PER_HOST
 
@@ -35,14 +36,14 @@ class Elastic:
         least: Ranks without which the job waits for hosts, and fails in the end.
         most: Ranks that there may be; None sets no limit.
         discovery: The command that tells the hosts of now.
-        is_apart: Whether each slot of this machine is a host of its own to Horovod.
+        gpus: The GPU of each slot of this machine, which are hosts of their own to Horovod; empty elsewhere.
     """
 
     start: int
     least: int
     most: int | None
     discovery: tuple[str, ...]
-    is_apart: bool = False
+    gpus: tuple[int, ...] = ()
     name: str = "elastic"
 
     def refusal(self, plan: LaunchPlan) -> str:
@@ -82,7 +83,7 @@ class Elastic:
         chosen = {name: value for name, value in _PATIENCE.items() if not plan.environ.get(name)}
         env = {**chosen, **rank_environment(plan)}
         env.pop(RANKS_PER_HOST, None)  # it holds for the first world only
-        return Command((*argv, *_agent(plan, self.is_apart)), env, withheld(plan))
+        return Command((*argv, *_agent(plan, self.gpus)), env, withheld(plan))
 
     def notes(self, plan: LaunchPlan) -> tuple[str, ...]:
         """What was chosen without being asked for."""
@@ -95,12 +96,10 @@ def local_slots(size: int) -> str:
     return ",".join(f"127.0.0.{'0' * slot}1:1" for slot in range(size))
 
 
-def _agent(plan: LaunchPlan, is_apart: bool) -> tuple[str, ...]:
-    """The rank agent; where each slot is a host of its own, all are local rank 0, and take a GPU by rank."""
-    words = agent_argv(plan)
-    if not (is_apart and plan.uses_gpus):
-        return words
+def _agent(plan: LaunchPlan, gpus: tuple[int, ...]) -> tuple[str, ...]:
+    """The rank agent; where each slot is a host of its own, all are local rank 0: the slot tells the GPU."""
+    if not (gpus and plan.uses_gpus):
+        return agent_argv(plan)
     words = agent_argv(replace(plan, uses_gpus=False))
-    gpus = [place.local_rank if place.device is None else place.device for place in plan.placement.ranks]
     after = words.index(AGENT) + 1
-    return (*words[:after], "--gpus", ",".join(map(str, gpus)), *words[after:])
+    return (*words[:after], "--gpus", f"{SLOTS}:{','.join(map(str, gpus))}", *words[after:])

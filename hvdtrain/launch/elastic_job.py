@@ -17,7 +17,7 @@ from hvdtrain.launch.frames import FrameReader, Message
 from hvdtrain.launch.outcome import SIGNALLED, JobOutcome, Line, RankEnd, how_it_ended, job_code
 from hvdtrain.launch.paragraphs import worth_telling
 from hvdtrain.launch.plan import AGENT
-from hvdtrain.launch.signals import signals_to
+from hvdtrain.launch.signals import ENDING, signals_to
 from hvdtrain.process import Command, Process, end_group, spawn
 
 _SAVE_GRACE_S = 30.0  # what the ranks get to write a checkpoint
@@ -57,7 +57,8 @@ def supervise_elastic(
 ) -> JobOutcome:
     """Starts horovodrun and stays until the job and all its processes on this host ended.
 
-    SIGTERM and Ctrl-C are handed on once, the second one kills. Must run in the main thread.
+    SIGTERM and Ctrl-C are handed on once, the second one kills; SIGUSR1 and SIGUSR2 never do. Must run in the
+    main thread.
 
     Args:
         cmd: An elastic horovodrun around rank agents.
@@ -94,6 +95,7 @@ class _ElasticJob:
     failures: list[RankEnd] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     interrupted: int = 0
+    is_told: bool = False  # by a signal that asks to end, not only by one that announces it
     is_late: bool = False
     hurry_at: float = float("inf")
     kill_at: float = float("inf")
@@ -174,14 +176,19 @@ class _ElasticJob:
             self.listeners.note(f"rank {rank} on host {told.host} failed: {how_it_ended(told.code)}{error}")
 
     def interrupt(self, number: int) -> None:
-        """Has the ranks end on a signal that this process got; the second one kills."""
-        if self.interrupted:
+        """Has the ranks end on a signal that this process got; the second one that asks to end kills."""
+        if number in ENDING and self.is_told:
             self.kill_at = 0.0
             return
-        self.interrupted = signal.SIGTERM if number in _SOON else number
+        self.is_told = self.is_told or number in ENDING
+        if not self.interrupted:
+            self.interrupted = signal.SIGTERM if number in _SOON else number
+            self._ask_to_end()
+        elif number not in ENDING:
+            return  # schedulers announce one end by several signals
+        again = b"SIGTERM twice kills" if number in _SOON else b"the same signal again kills"
         with suppress(OSError):  # the terminal may be what is lost
-            os.write(2, b"hvdtrain: asking the ranks to end; the same signal again kills them\n")
-        self._ask_to_end()
+            os.write(2, b"hvdtrain: asking the ranks to end; " + again + b" them\n")
 
     def _ask_to_end(self) -> None:
         """Asks the ranks of this host: one is enough for a training, and horovodrun would stop the agents."""

@@ -20,6 +20,13 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _PLAIN = re.compile(r"[\w./:,@%+=\[\]^~-]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
+# What sbatch calls the variable of an option where it is not the option's name after SBATCH_.
+_VARIABLES = {
+    "array": ("SBATCH_ARRAY_INX",),
+    "mem": ("SBATCH_MEM_PER_NODE", "SBATCH_MEM_PER_CPU", "SBATCH_MEM_PER_GPU"),
+    "requeue": ("SBATCH_REQUEUE", "SBATCH_NO_REQUEUE"),
+    "time": ("SBATCH_TIMELIMIT",),
+}
 _EXPORT = re.compile(r"(?:^|[;\n])\s*export\s+([A-Za-z_][A-Za-z0-9_]*)=")
 
 
@@ -96,12 +103,15 @@ def sbatch_command(job: BatchJob, script: Path, environ: Mapping[str, str]) -> C
         job: The job.
         script: The rendered script.
         environ: The caller's environment. What Slurm says in it of a job around, ``SLURM_NTASKS``, sbatch
-            would hand to the new one.
+            would hand to the new one, and what it says of options that the script sets is not for it.
     """
     words = [_word(name, value) for name, value in _options(job).items() if _CONTROL.search(value)]
     kept = {"SLURM_CONF", *job.exported}
-    around = sorted(name for name in environ if name.startswith("SLURM_") and name not in kept)
-    return Command(("sbatch", "--parsable", *words, str(script)), job.env, tuple(around))
+    taken = {"SBATCH_EXPORT"}
+    for option in _options(job):
+        taken.update(_VARIABLES.get(option, (f"SBATCH_{option.upper().replace('-', '_')}",)))
+    around = [name for name in environ if (name.startswith("SLURM_") and name not in kept) or name in taken]
+    return Command(("sbatch", "--parsable", *words, str(script)), job.env, tuple(sorted(around)))
 
 
 def parse_job_id(text: str) -> str:

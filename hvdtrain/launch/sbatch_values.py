@@ -15,8 +15,9 @@ from hvdtrain.errors import InputError
 
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|INFINITE|UNLIMITED", re.ASCII | re.IGNORECASE)
 _MEMORY = re.compile(r"\d+([KMGT]B?)?", re.ASCII | re.IGNORECASE)
-_ELEMENTS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
-_SIGNAL = re.compile(r"(?:[RB]:)?(?:(?:SIG)?([A-Z][A-Z0-9]*)|(\d+))(?:@(\d+))?", re.ASCII)
+_ELEMENTS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+_COUNT = re.compile(r"\d{1,9}", re.ASCII)
+_SIGNAL = re.compile(r"(?:[RB]:)?(?:(?:SIG)?([A-Z][A-Z0-9]*)|(\d{1,9}))(?:@(\d{1,9}))?", re.ASCII)
 # Those whose names sbatch knows; it takes any other by its number.
 _SIGNALS = frozenset(
     {
@@ -59,7 +60,7 @@ def _is_array(text: str) -> bool:
     if text.startswith("[") and text.endswith("]"):
         text = text[1:-1]
     elements, sign, most = text.partition("%")
-    if sign and not (most.isascii() and most.isdecimal() and int(most)):
+    if sign and not (_COUNT.fullmatch(most) and int(most)):
         return False
     return all(_is_range(part) for part in elements.split(","))
 

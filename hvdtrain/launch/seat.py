@@ -11,6 +11,8 @@ from hvdtrain.launch.gpus import Gpu, visible_gpus
 from hvdtrain.topology.devices import device_index
 from hvdtrain.topology.environ import World
 
+SLOTS = "slots"  # before the GPUs of slots that have names
+
 
 @dataclass(frozen=True)
 class RankSeat:
@@ -32,7 +34,8 @@ def take_seat(
 
     Args:
         world: The rank.
-        gpus: Empty on CPUs; ``all``: the GPU of the local rank; or the GPU of each rank, ``2,0,1``.
+        gpus: Empty on CPUs; ``all``: the GPU of the local rank; the GPU of each rank, ``2,0,1``; or of each
+            slot of this machine that ``elastic`` gave a name of its own, ``slots:2,0,1``.
         bind: ``none``, ``core``, ``core:CORES``, ``numa`` or ``gpu``.
         environ: The environment.
         seen: The GPUs that this process sees; None looks at this machine's.
@@ -52,7 +55,8 @@ def _find_gpu(world: World, gpus: str, environ: Mapping[str, str], seen: Sequenc
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if gpus == "all":
         return RankSeat(seen[device_index(world, visible, len(seen))])
-    index = int(gpus.split(",")[world.rank])
+    kind, _, listed = gpus.rpartition(":")
+    index = int(listed.split(",")[_slot(environ) if kind == SLOTS else world.rank])
     if index >= len(seen):
         raise InputError(
             f"rank {world.rank} is placed on GPU {index}, but its host shows {len(seen)} GPU(s)",
@@ -61,6 +65,11 @@ def _find_gpu(world: World, gpus: str, environ: Mapping[str, str], seen: Sequenc
     word = visible.split(",")[index].strip() if visible is not None else str(index)
     # The listing is by PCI address; by default CUDA counts the fastest GPU first.
     return RankSeat(seen[index], {"CUDA_VISIBLE_DEVICES": word, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+
+
+def _slot(environ: Mapping[str, str]) -> int:
+    """The slot by its name (``elastic.local_slots``): a rank keeps it when it gets another number."""
+    return environ.get("HOROVOD_HOSTNAME", "").rpartition(".")[2].count("0")
 
 
 def _bind(world: World, bind: str, gpu: Gpu | None) -> None:

@@ -74,7 +74,7 @@ def whole(text: str, name: str, where: str) -> int:
     Raises:
         InputError: It is none.
     """
-    if not (text.isdecimal() and text.isascii() and 1 <= int(text) < 1 << 48):
+    if not (text.isdecimal() and text.isascii() and len(text) <= 18 and 1 <= int(text) < 1 << 48):
         raise InputError(f"{name} is {text!r}", where=where, legal="a whole number from 1")
     return int(text)
 

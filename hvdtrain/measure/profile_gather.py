@@ -55,7 +55,6 @@ def noise_of(told: Sequence[RankMeasures], record: NoiseRecord) -> NoiseScale | 
     counts = {rank.norms[0] for rank in told}
     if len(counts) != 1:
         return None
-    norms = Norms(fmean(rank.norms[1] for rank in told), told[0].norms[2])
-    for _ in range(counts.pop()):
-        record.add(norms)
+    if count := counts.pop():
+        record.add(Norms(fmean(rank.norms[1] for rank in told), told[0].norms[2], count))
     return record.estimate()

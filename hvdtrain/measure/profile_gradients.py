@@ -7,6 +7,7 @@ show.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from statistics import fmean
@@ -20,6 +21,7 @@ from hvdtrain.scaling.profile import Gradients, ReadyGradient
 
 Heard = Callable[[torch.Tensor], None]
 Listen = Callable[[Heard], Callable[[], None]]
+_KEPT = 20  # sampled steps: a training may take millions, and what is told are means
 _Moment = tuple[int, Any]  # the parameter's number, and when its gradient was ready
 
 
@@ -40,7 +42,7 @@ class ReadyProbe:
         self._numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
         self._began: Any = None
         self._moments: list[_Moment] = []
-        self._seen: list[tuple[Any, list[_Moment]]] = []
+        self._seen: deque[tuple[Any, list[_Moment]]] = deque(maxlen=_KEPT)
         self._end: Callable[[], None] | None = None
 
     def begin(self) -> None:
@@ -66,7 +68,7 @@ class ReadyProbe:
         return self._parameters[self._seen[-1][1][-1][0]] if self._seen else None
 
     def gradients(self) -> Gradients:
-        """What a step reduces, with the means over the steps that were looked at."""
+        """What a step reduces, with the means over the last steps that were looked at."""
         times: dict[int, list[float]] = {}
         for began, moments in self._seen:
             for number, stamp in moments:
@@ -129,8 +131,10 @@ class NormProbe:
         """
         # Unequal parts are weighted in the loss: a rank's gradient is not its own mean there.
         is_equal = self._weight * self._size == self._total == self.batch
-        if is_equal and self._norms and self._is_dense:
-            reduced = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        reduced = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        # One that this rank's part of the step does not use is not heard of: an engine puts it in place.
+        is_dense = self._is_dense and all(gradient.layout is torch.strided for gradient in reduced)
+        if is_equal and self._norms and is_dense:
             whole = _whole_norm(torch._foreach_norm(reduced))
             self._taken.append((_whole_norm(self._norms.values()), whole, loss_scale))
         self.cancel()

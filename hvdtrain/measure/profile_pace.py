@@ -6,6 +6,7 @@ long arrived. Every rank has its own place in it and zeros elsewhere, which add 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,7 +32,7 @@ class Told:
 
     Attributes:
         table: Times of their last steps.
-        norms: Means over the steps that were sampled, as many times as there were steps.
+        norms: The report of the steps that were sampled; empty where there is none.
     """
 
     table: Table
@@ -85,9 +86,7 @@ class Pace:
             return
         told = _read(answer().numpy(), self._rows)
         if len(told.table):
-            # The same bits on all ranks, so that all of them begin the next sum after the same step.
-            step_s = float(told.table[..., : len(PARTS)].sum(axis=2).mean())
-            self._every = round(min(_MOST_EVERY, max(_LEAST_EVERY, _ABOUT_S / max(step_s, 1e-9))))
+            self._every = steps_between(told.table)
         if self._backend.rank == 0:
             self._hear(told)
 
@@ -95,6 +94,19 @@ class Pace:
 def rows_for(size: int) -> int:
     """Steps that each of ``size`` ranks tells of at a time."""
     return max(2, min(_MOST_ROWS, _MOST_NUMBERS // (size * len(COLUMNS))))
+
+
+def steps_between(table: Table) -> int:
+    """Steps up to the next sum; the same on all ranks, whatever their processors.
+
+    Args:
+        table: At least one step.
+    """
+    parts = table[..., : len(PARTS)]
+    # Rounded once. NumPy adds in another order on another processor, and a last bit that differs would let
+    # ranks begin the next sum after different steps.
+    step_s: float = math.fsum(parts.ravel().tolist()) / (parts.shape[0] * parts.shape[1])
+    return round(min(_MOST_EVERY, max(_LEAST_EVERY, _ABOUT_S / max(step_s, 1e-9))))
 
 
 def _read(told: Table, most_rows: int) -> Told:
@@ -105,5 +117,5 @@ def _read(told: Table, most_rows: int) -> Told:
     count = int(sampled[0])
     # A rank whose part of a step had another size left it out: then nothing is known of the mean.
     is_whole = bool((sampled == sampled[0]).all())
-    norms = [Norms(float(own.mean()), float(whole[0]))] * count if is_whole else []
+    norms = [Norms(float(own.mean()), float(whole[0]), count)] if is_whole and count else []
     return Told(rows[:, :num_rows].swapaxes(0, 1), norms)

@@ -132,4 +132,6 @@ class ProfileRecorder:
         self.num_steps += 1
         sample, rest = divmod(self.num_steps + 1 - _FIRST, self._every)
         if rest == 0 and self._trained.has_gradients:
-            self._probe = self.norms if sample % _READY_EVERY else self.ready
+            is_ready_due = sample % _READY_EVERY == 0
+            # One rank alone has no norm to compare its own with: such a step is one as any other.
+            self._probe = self.ready if is_ready_due else self.norms if self._trained.size > 1 else None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hvdtrain.errors import InputError
+
+_LARGEST = 1e30
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,10 @@ class Fields:
         return str(self._of(key, str, "a string"))
 
     def number(self, key: str, low: float = 0.0) -> float:
-        """A finite number of at least ``low``."""
+        """A number of at least ``low``, and not so large that sums and products of some are not finite."""
         value = self._of(key, (int, float), "a number")
-        if isinstance(value, bool) or not math.isfinite(value) or value < low:
-            raise self.wrong(key, f"is {value}", f"a number of at least {low:g}")
+        if isinstance(value, bool) or not abs(value) <= _LARGEST or value < low:
+            raise self.wrong(key, f"is {value}", f"a number of at least {low:g} and at most {_LARGEST:g}")
         return float(value)
 
     def maybe_number(self, key: str, low: float = 0.0) -> float | None:
@@ -100,7 +101,7 @@ def read_document(path: Path, what: str, maker: str) -> Fields:
         raise InputError("the file is empty", where=str(path), do=f"write one with {maker}")
     try:
         document = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # Python reads no number of some thousand digits
         place = f"{path}:{error.lineno}" if isinstance(error, json.JSONDecodeError) else str(path)
         raise InputError(f"is no {what}: it is no JSON", where=place, do=f"write one with {maker}") from None
     if not isinstance(document, dict):

@@ -61,7 +61,9 @@ def answer(measured: Measured) -> Answer:
         recommended,
         recommended > beyond,
         bottleneck,
-        _verdict(fitted, told, (recommended, beyond), bottleneck, changes),
+        _verdict(
+            fitted, _as_measured(fitted, measured.rows, told), (recommended, beyond), bottleneck, changes
+        ),
         changes,
         fitted.notes,
     )
@@ -172,9 +174,19 @@ def _verdict(
     return "; ".join(parts) + "."
 
 
+def _as_measured(
+    fitted: Fit, rows: Mapping[int, float], told: Mapping[int, Prediction]
+) -> dict[int, Prediction]:
+    """The predictions, with the throughput of rows as they are shown: as measured, but for one left out."""
+    return {
+        gpus: replace(one, throughput=rows[gpus]) if gpus in rows and gpus != fitted.left_out else one
+        for gpus, one in told.items()
+    }
+
+
 def _against(more: Prediction, fewer: Prediction) -> str:
-    dearer = fewer.efficiency / more.efficiency - 1
     gain = more.throughput / fewer.throughput
+    dearer = more.gpus / fewer.gpus / gain - 1
     return (
         f"{gain:.3g} times the throughput of {_gpus(fewer.gpus)} at {_percent(dearer)} more cost per sample"
     )

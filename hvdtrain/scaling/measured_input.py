@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from hvdtrain.errors import InputError
 from hvdtrain.scaling.links import UNKNOWN_BETWEEN, UNKNOWN_INSIDE, Link, find_links
 
 MAX_GPUS = 1_000_000
+_LARGEST = 1e15  # far above any rate or count, and no product of some is infinite
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 _AMOUNT = re.compile(r"^(\d+(?:\.\d*)?|\.\d+)(?:e([+-]?\d{1,2}))?\s*([kmbg]?)$", re.IGNORECASE)
 _ROW = re.compile(r"^\s*(\d+)\s*[:=]\s*([0-9.eE+-]+)\s*$")
@@ -33,10 +33,9 @@ def read_rows(text: str) -> dict[int, float]:
             value = float(match[2])
         except ValueError:
             raise InputError(f"no number: {match[2]!r}", where="--measured", legal=legal) from None
-        if not (math.isfinite(value) and value > 0):
-            raise InputError(
-                f"the throughput of {gpus} GPUs is {match[2]}", where="--measured", legal="above 0"
-            )
+        if not 1 / _LARGEST <= value <= _LARGEST:
+            told = f"the throughput of {gpus} GPUs is {match[2]}"
+            raise InputError(told, where="--measured", legal=f"{1 / _LARGEST:g} to {_LARGEST:g}")
         if gpus in rows:
             do = "give their median as one row"
             raise InputError(f"{gpus} GPUs stand there twice", where="--measured", do=do)
@@ -58,13 +57,14 @@ def read_amount(text: str, where: str = "--params") -> float:
     """A count such as ``25.6M``, ``335e6``, ``1.3B`` or ``138000000``."""
     match = _AMOUNT.match(text.strip().replace(",", "").replace("_", ""))
     value = float(match[1]) * 10.0 ** int(match[2] or 0) * _UNITS[match[3].lower()] if match else 0.0
-    if not match or value < 1:
-        raise InputError(f"no count: {text!r}", where=where, legal="such as 25.6M, 1.3B or 138000000")
+    if not match or not 1 <= value <= _LARGEST:
+        legal = f"such as 25.6M, 1.3B or 138000000, at most {_LARGEST:g}"
+        raise InputError(f"no count: {text!r}", where=where, legal=legal)
     return value
 
 
 def _count(word: str, where: str) -> int:
-    if not (word.isdecimal() and 1 <= int(word) <= MAX_GPUS):
+    if not (word.isdecimal() and len(word) <= 18 and 1 <= int(word) <= MAX_GPUS):
         raise InputError(
             f"no number of GPUs: {word!r}", where=where, legal=f"a whole number from 1 to {MAX_GPUS}"
         )

@@ -227,6 +227,10 @@ def _rank(fields: Fields) -> RankTimes:
     step, parts = times["step_s"], sum(times[name] for name in names[:-1])
     if step <= 0 or abs(parts - step) > _SUM_TOLERANCE * step:
         raise fields.wrong("step_s", f"is {step:g}, but its parts sum to {parts:g}")
+    if step - times["exposed_s"] - times["wait_s"] <= 0:
+        raise fields.wrong(
+            "step_s", f"is {step:g}, all of it waiting and communication: the rank does nothing"
+        )
     return RankTimes(fields.count("rank"), fields.text("host"), **times)
 
 

@@ -68,8 +68,7 @@ def build_trainer(
     parts = build_parts(job, backend, run, emit)
     folder = run.checkpoints if run else None
     tell = parts.observer.noted if parts.observer else _say_nothing
-    names = [name for name, _ in parts.stepper.replica.module.named_parameters()]
-    keeper = Keeper(backend, job.checkpoint, folder, tell, names)
+    keeper = Keeper(backend, job.checkpoint, folder, tell, trained_names(parts.stepper.replica.module))
     seen = lookouts or Lookouts()
     profile = profile_run(job, parts, run, seen.progress)
     return Trainer(
@@ -98,6 +97,11 @@ class Lookouts:
 
 
 Build = Callable[[Job, Backend, RunDirectory | None, Emit, Lookouts], Trainer]
+
+
+def trained_names(module: nn.Module) -> list[str]:
+    """The names of the parameters that training changes; one that is frozen may hold an infinity."""
+    return [name for name, parameter in module.named_parameters() if parameter.requires_grad]
 
 
 def _say_nothing(_: str) -> None:

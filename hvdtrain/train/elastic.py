@@ -25,7 +25,7 @@ from hvdtrain.backends.choose import choose_backend
 from hvdtrain.config import CheckpointConfig, Job
 from hvdtrain.errors import InputError
 from hvdtrain.topology.environ import World, find_world
-from hvdtrain.train.build import Lookouts, build_parts
+from hvdtrain.train.build import Lookouts, build_parts, trained_names
 from hvdtrain.train.checkpoint import Snapshot
 from hvdtrain.train.environment import prepare_environment
 from hvdtrain.train.keeper import Keeper, Tell
@@ -117,8 +117,7 @@ class ElasticKeeper(Keeper):
     def __init__(
         self, backend: Backend, config: CheckpointConfig, folder: Path | None, tell: Tell, commits: Commits
     ) -> None:
-        parameters = [name for name, _ in commits.module.named_parameters()]
-        super().__init__(backend, config, folder, tell, parameters)
+        super().__init__(backend, config, folder, tell, trained_names(commits.module))
         self._commits = commits
         self._memory_only: Position | None = None
 
@@ -198,7 +197,10 @@ def train_elastically(job: Job, open_run: OpenRun, emit: Emit, every_steps: int)
 
 def commit_steps(env: Mapping[str, str]) -> int:
     """Steps between two commits, as the launcher tells them."""
-    return int(env.get(COMMIT_STEPS, _COMMIT_STEPS))
+    text = env.get(COMMIT_STEPS) or str(_COMMIT_STEPS)
+    if not (text.isascii() and text.isdecimal() and 1 <= len(text) <= 9 and int(text)):
+        raise InputError(f"{COMMIT_STEPS} is {text!r}", legal="a whole number of at least 1")
+    return int(text)
 
 
 def _build(

@@ -17,7 +17,7 @@ import torch
 
 from hvdtrain.backends.base import Backend
 from hvdtrain.config import CheckpointConfig
-from hvdtrain.errors import TrainingError
+from hvdtrain.errors import AgreedError
 from hvdtrain.train.checkpoint import Snapshot, save_checkpoint
 from hvdtrain.train.schedule import Position
 from hvdtrain.train.store import Stored, add_metrics, has_right_checksums, prune, remove_stale, stored_in
@@ -108,13 +108,13 @@ class Keeper:
         """All ranks have heard that a save failed.
 
         Raises:
-            TrainingError: The job wants to stop then, or the model holds values that are no finite numbers.
+            AgreedError: The job wants to stop then, or the model holds values that are no finite numbers.
         """
         error, self._error = self._error, None
         told = (_reason(error), isinstance(error, _NotFiniteError)) if error else ("", False)
         reason, is_lost = self._backend.broadcast(told)
         if is_lost or self._config.on_failure == "stop":
-            raise TrainingError(f"{reason}; earlier checkpoints are whole")
+            raise AgreedError(f"{reason}; earlier checkpoints are whole")
         self._saved_step = -1
         if self._folder is not None:
             self._tell(f"{reason}; going on (checkpoint.on_failure=continue)")
@@ -126,16 +126,14 @@ class Keeper:
             must_stand: Whether the run relies on the newest save, whatever the job says of one that fails.
 
         Raises:
-            TrainingError: It failed, and the job wants to stop then, or it was to stand.
+            AgreedError: It failed, and the job wants to stop then, or it was to stand.
         """
         self._join()
         step = self._saved_step
         if any(self._backend.gather(self.has_failed())):
             self.heed()
             if must_stand:
-                raise TrainingError(
-                    f"asked to end, but step {step} could not be saved; earlier ones are whole"
-                )
+                raise AgreedError(f"asked to end, but step {step} could not be saved; earlier ones are whole")
 
     def close(self) -> None:
         """Waits for the save in flight, whatever becomes of it."""

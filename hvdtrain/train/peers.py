@@ -51,7 +51,9 @@ class Peers:
             InputError: A collective call stands inside.
         """
         self._check_open()
-        with self._waiting.apart(lambda: self._engine.gather(None)):
+        with self._waiting.call("run.alone"):
+            meet = self._engine.prepare_meeting()
+        with self._waiting.apart(meet):
             yield self.rank == 0
 
     def _check_open(self) -> None:

@@ -19,7 +19,7 @@ from hvdtrain.backends.base import Backend
 from hvdtrain.backends.choose import choose_backend
 from hvdtrain.backends.start import start_backend
 from hvdtrain.config import Job
-from hvdtrain.errors import ExitCode, Preempted
+from hvdtrain.errors import AgreedError, ExitCode, Preempted
 from hvdtrain.topology.environ import World, find_world
 from hvdtrain.train.autopsy import clear_reports
 from hvdtrain.train.build import Build, Lookouts, build_trainer
@@ -73,7 +73,14 @@ def run_rank(
     with closing(sentinel):
         trainer = build(job, backend, run, emit, Lookouts(watch or watch_of(job), sentinel))
         with closing(trainer):
-            result = _train(trainer, backend, run, emit)
+            try:
+                result = _train(trainer, backend, run, emit)
+            except AgreedError:
+                # Who ends is the end of all: the save that rank 0 may be at stands first.
+                sentinel.extend()
+                trainer.close()
+                backend.gather(None)
+                raise
     backend.close()
     return result
 

@@ -75,7 +75,7 @@ class ScriptProfile:
     ) -> None:
         self._backend, self._request, self._settings, self._note = backend, request, settings, note
         self._steppers: list[_TimedStepper] = []
-        self._is_warm = self._is_done = self._is_within = False
+        self._is_asked = self._is_warm = self._is_done = self._is_within = False
         self._weight = 0.0
 
     def stepper(self, backend: Backend, replica: Replica, rules: StepRules, name: str) -> Stepper:
@@ -83,7 +83,7 @@ class ScriptProfile:
         made = _TimedStepper(backend, replica, rules, name, self)
         if not self._steppers:
             self._recorder = record_steps(made, self._backend, self._request.steps, _SAMPLE_EVERY)
-        made.watch = self._recorder.watch
+        made.watch = self._watch
         self._steppers.append(made)
         return made
 
@@ -94,6 +94,7 @@ class ScriptProfile:
         if self._is_within:
             self._recorder.enter("loading")
             return
+        self._is_asked = True
         self._recorder.tick(0)
         if not self._is_warm and self._recorder.num_steps >= self._request.warm_up:
             self._is_warm = True
@@ -103,14 +104,14 @@ class ScriptProfile:
 
     def begun(self, share: Share) -> None:
         """The loop got a batch."""
-        if self._is_done:
+        if not self._is_hearing:
             return
         self._recorder.enter("forward")
         self._weight = max(self._weight, share.weight)  # the last batch of an epoch may be a short one
 
     def backward(self, share: Share, needs_backward: bool) -> None:
         """A backward pass begins."""
-        if self._is_done:
+        if not self._is_hearing:
             return
         norms = self._recorder.norms
         norms.batch = norms.batch or share.total or 0.0
@@ -120,7 +121,7 @@ class ScriptProfile:
 
     def enter(self, section: str) -> None:
         """This rank goes on with another part of its work."""
-        if not self._is_done:
+        if self._is_hearing:
             self._recorder.enter(section)
 
     def finish(self) -> None:
@@ -128,6 +129,16 @@ class ScriptProfile:
         if self._is_done or not self._steppers:
             return
         self._write()
+
+    @property
+    def _is_hearing(self) -> bool:
+        """Whether steps are recorded: where no loop asks for batches none would ever end."""
+        return self._is_asked and not self._is_done
+
+    def _watch(self, moment: str) -> None:
+        """The gradients of a step are reduced, or clipped."""
+        if self._is_hearing:
+            self._recorder.watch(moment)
 
     def _write(self) -> None:
         self._is_done = True
@@ -140,9 +151,7 @@ class ScriptProfile:
         if self._backend.rank != 0:
             return
         if not self._is_warm or len(table) < LEAST_STEPS:
-            self._note(
-                f"no profile: the run ended after {recorder.num_steps} steps, before enough were timed"
-            )
+            self._note(self._why_none())
             return
         replica = self._steppers[0].replica
         settings = self._settings
@@ -166,6 +175,11 @@ class ScriptProfile:
         profile = make_profile(facts, seats, self._backend, replicated, measured)
         self._put(self._request.file, profile.document())
         self._put(self._request.trace, trace_document([rank.spans for rank in told], table, seats.hosts))
+
+    def _why_none(self) -> str:
+        if not self._is_asked:
+            return "no profile: no training loop went over run.loader(...) or run.progress(...)"
+        return f"no profile: the run ended after {self._recorder.num_steps} steps, before enough were timed"
 
     def _put(self, path: Path | None, document: object) -> None:
         if path is None:

@@ -10,7 +10,7 @@ from hvdtrain.errors import InputError
 
 BACKENDS = ("auto", "horovod", "ddp", "single")
 _BACKEND, _STALL_S = "HVDTRAIN_BACKEND", "HVDTRAIN_STALL_S"
-_DEFAULT_STALL_S = 300.0
+DEFAULT_STALL_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Settings:
     seed: int = 0
     accumulate: int = 1
     precision: str = "fp32"
-    stall_s: float = _DEFAULT_STALL_S
+    stall_s: float = DEFAULT_STALL_S
 
 
 def chosen_backend(given: str, environ: Mapping[str, str]) -> str:
@@ -60,7 +60,7 @@ def chosen_stall_s(given: object, environ: Mapping[str, str]) -> float:
     """
     named = environ.get(_STALL_S, "")
     if given is None and not named:
-        return _DEFAULT_STALL_S
+        return DEFAULT_STALL_S
     name, value = (f"{_STALL_S} is", named) if given is None else ("start got stall_s", given)
     try:
         seconds = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from typing import Protocol
 from hvdtrain.config import StallConfig
 from hvdtrain.errors import ExitCode
 from hvdtrain.train.autopsy import name_some, put_together
+from hvdtrain.train.awake import Awake
 
 # Sections in which a rank works by itself: one that stands still there is waited for.
 WORKING = frozenset({"start", "loading", "forward", "backward", "optimizer", "evaluation", "saving"})
@@ -51,7 +52,7 @@ class Progress(Protocol):
         """A step, or a batch of an evaluation, is done."""
 
     def extend(self) -> None:
-        """A save begins: until the next step all ranks may wait for what rank 0 does alone."""
+        """A save begins: for two steps all ranks may wait for what rank 0 does alone."""
 
 
 class Unwatched:
@@ -92,7 +93,7 @@ class Sentinel:
         self._config, self._rank, self._size, self._folder = config, rank, size, folder
         self._clock, self._end = clock, end
         self._place = _Place(progress_s=clock(), limit_s=config.start_s)
-        self._slowest_s, self._num_steps, self._is_extended = 0.0, 0, False
+        self._slowest_s, self._num_steps, self._num_extended = 0.0, 0, 0
         self._over = Event()
         self._thread = Thread(target=self._watch, daemon=True, name="hvdtrain-stall")
 
@@ -107,16 +108,19 @@ class Sentinel:
     def tick(self, step: int) -> None:
         """A step, or a batch of an evaluation, is done."""
         now = self._clock()
-        if self._num_steps and not self._is_extended:
+        if self._num_steps and not self._num_extended:
             self._slowest_s = max(self._slowest_s, now - self._place.progress_s)
         self._num_steps += 1
-        self._is_extended = False
-        self._place = _Place("loading", step, now, self._step_limit_s())
+        self._num_extended = max(0, self._num_extended - 1)
+        more_s = self._config.save_s if self._num_extended else 0.0
+        self._place = _Place("loading", step, now, self._step_limit_s() + more_s)
 
     def extend(self) -> None:
-        """A save begins: until the next step all ranks may wait for what rank 0 does alone."""
-        self._is_extended = True
-        self._place.limit_s += self._config.save_s
+        """A save begins: for two steps all ranks may wait for what rank 0 does alone."""
+        if not self._num_extended:
+            self._place.limit_s += self._config.save_s
+        # This step and the next: the others go on, and wait for rank 0 in the step after.
+        self._num_extended = 2
 
     def close(self) -> None:
         """Ends the watch."""
@@ -135,9 +139,10 @@ class Sentinel:
         return min(self._config.most_s, max(_LEAST_S, _FACTOR * self._slowest_s))
 
     def _watch(self) -> None:
+        awake = Awake(self._clock, _LOOK_EVERY_S)
         while not self._over.wait(_LOOK_EVERY_S):
             place = self._place
-            if self._clock() - place.progress_s > place.limit_s and place is self._place:
+            if awake.look(place, place.progress_s) > place.limit_s and place is self._place:
                 self._report(place)
                 return
 

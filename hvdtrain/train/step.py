@@ -16,7 +16,7 @@ import torch
 
 from hvdtrain.backends.base import Backend, Replica
 from hvdtrain.data.agreement import name_ranks
-from hvdtrain.errors import InputError, TrainingError
+from hvdtrain.errors import AgreedError, InputError
 from hvdtrain.train.gradients import clamp, kept_out, scale, total_norm
 from hvdtrain.train.matching import Place
 from hvdtrain.train.rules import StepRules as StepRules
@@ -190,7 +190,7 @@ class Stepper:
         end = self._finish(math.isnan(bad), self._gathered.total)
         self._num_in_a_row = self._num_in_a_row + 1 if end.skipped and end.total else 0
         if self._num_in_a_row == _MOST_IN_A_ROW:
-            raise TrainingError(
+            raise AgreedError(
                 f"{_MOST_IN_A_ROW} steps in a row were left out, up to step {self.step}: {end.skipped}; "
                 "lower the learning rate, or look at the data"
             )
@@ -266,7 +266,7 @@ class Stepper:
 
     def _leave_out(self, reason: str, total: float) -> StepEnd:
         if self._rules.on_nan == "stop":
-            raise TrainingError(
+            raise AgreedError(
                 f"step {self.step}: {reason}; lower the learning rate or clip the gradients, or leave "
                 "such steps out with on_nan skip"
             )

@@ -72,18 +72,15 @@ class Trainer:
                 }
                 self._parts.observer.evaluated(epoch + 1, self._step, values)
             self._keep(is_epoch_end=is_whole, measured=validated)
+        self._end_profile()
+        num_skipped = self._parts.stepper.num_skipped
+        rates = (self._samples, self._seconds, num_skipped)
+        return Outcome(length.epochs, self._step, trained, validated, metrics, *rates)
+
+    def _end_profile(self) -> None:
+        """Collective: the ranks tell of their last steps."""
         if self._parts.profile:
             self._parts.profile.finish()
-        return Outcome(
-            length.epochs,
-            self._step,
-            trained,
-            validated,
-            metrics,
-            self._samples,
-            self._seconds,
-            self._parts.stepper.num_skipped,
-        )
 
     def _train_epoch(self, epoch: int) -> Means:
         """Trains on every sample of the epoch, or up to the last step of the run."""
@@ -178,12 +175,14 @@ class Trainer:
             self.save(measured)
         if is_asked:
             keeper.finish(must_stand=True)
+            self._end_profile()
             raise Preempted(self._step, parts.watch.reason)
 
     def save(self, measured: Means | None = None) -> None:
         """Begins to save where the run is now; collective."""
         parts = self._parts
         assert parts.keeper
+        parts.progress.extend()
         values = (
             {"validation_loss": measured.loss, "validation_accuracy": measured.accuracy} if measured else {}
         )

@@ -20,8 +20,12 @@ from threading import Event, Thread, main_thread
 
 from hvdtrain.errors import ExitCode, InputError
 from hvdtrain.train.autopsy import has_begun, name_some, put_together
+from hvdtrain.train.awake import Awake
+from hvdtrain.train.settings import DEFAULT_STALL_S
 
 _LOOK_EVERY_S = 0.5
+# Until the first step, where nobody chose a limit; a job's stall.start_s is the same.
+_FIRST_S = 900.0
 _HEAD = re.compile(r"rank \d+: (waits in )?(.*), for \d+ s$")
 # Whose lines are not the user's.
 _FOREIGN = (
@@ -85,7 +89,9 @@ class Waiting:
         if self._place.call:
             yield
             return
-        with self._at(name, self._limit_s):
+        # The first backward pass may compile the model: no rank waits for another then.
+        is_first = not self._num_steps and self._limit_s == DEFAULT_STALL_S
+        with self._at(name, _FIRST_S if is_first else self._limit_s):
             yield
 
     @contextmanager
@@ -116,9 +122,11 @@ class Waiting:
         self._over.set()
 
     def _watch(self) -> None:
+        awake = Awake(self._clock, _LOOK_EVERY_S)
         while not self._over.wait(_LOOK_EVERY_S):
             place = self._place
-            is_late = bool(place.call) and self._clock() - place.since_s > place.limit_s
+            stands_s = awake.look(place, place.since_s)
+            is_late = bool(place.call) and stands_s > place.limit_s
             # Another rank that gave up ends this one too: it tells where it stands before.
             if (is_late and place is self._place) or (self._folder and has_begun(self._folder)):
                 self._report(place)

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 
 import pytest
 
@@ -19,7 +20,10 @@ WORDS = ("train", "job.yaml", "-np", 2, "--slots", 2, "--run-dir", "small disk/r
 
 @pytest.fixture
 def mount(tmp_path):
-    """Mounts a file system of a size in the test's folder; unmounted at the end."""
+    """Mounts a file system of a size in the test's folder; unmounted at the end.
+
+    Tests name it before ``start``, so that what they started has ended by then.
+    """
     (tmp_path / "job.yaml").write_text(JOB)
     place = tmp_path / "small disk"
     place.mkdir()
@@ -34,7 +38,7 @@ def mount(tmp_path):
 
     yield call
     while os.path.ismount(place):
-        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def steps_of(hvdtrain, place):
@@ -43,7 +47,7 @@ def steps_of(hvdtrain, place):
     return [row["step"] for row in listed.document["checkpoints"]]
 
 
-def test_a_full_disk_stops_all_ranks_and_leaves_what_was_whole(hvdtrain, start, mount):
+def test_a_full_disk_stops_all_ranks_and_leaves_what_was_whole(hvdtrain, mount, start):
     place = mount("size=3m")
     running = start(*WORDS)
     assert running.wait() == 1, running.log
@@ -63,7 +67,7 @@ def test_a_full_disk_stops_all_ranks_and_leaves_what_was_whole(hvdtrain, start, 
     assert f"going on from step-{steps[0]}" in running.log
 
 
-def test_a_full_disk_may_be_lived_with(hvdtrain, start, mount):
+def test_a_full_disk_may_be_lived_with(hvdtrain, mount, start):
     place = mount("size=3m")
     running = start(*WORDS, "--set", "checkpoint.on_failure=continue")
     assert running.wait() == 0, running.log
@@ -75,25 +79,26 @@ def test_a_full_disk_may_be_lived_with(hvdtrain, start, mount):
     assert f"step 24, has no checkpoint: the newest is of step {steps[0]}" in running.log
 
 
-def test_no_room_for_the_first_checkpoint(start, mount):
+def test_no_room_for_the_first_checkpoint(mount, start):
     mount("size=60k")
     running = start(*WORDS)
     assert running.wait() == 1
     assert "a checkpoint could not be saved: No space left on device" in running.log
 
 
-def test_a_disk_that_may_not_be_written(start, mount):
+def test_a_disk_that_may_not_be_written(mount, start):
     mount("size=3m,ro")
     running = start(*WORDS)
     assert running.wait() == 2
     assert "run directory cannot be written: Read-only file system" in running.log
 
 
-def test_a_disk_that_becomes_read_only(hvdtrain, start, mount):
+def test_a_disk_that_becomes_read_only(hvdtrain, mount, start):
     place = mount("size=30m")
-    running = start(*WORDS, "--set", "epochs=1000")
+    running = start(*WORDS, "--set", "epochs=1000", "--set", "checkpoint.keep_last=2")
     while not list(place.glob("run/checkpoints/step-*/manifest.json")):
         assert running.process.poll() is None, running.log
+        time.sleep(0.02)
     # By its name only: files that stand open keep a plain remount from happening.
     subprocess.run(["mount", "--bind", str(place), str(place)], check=True)
     subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)

@@ -1,5 +1,6 @@
 """A job that failed starts again by itself, and stops where that is no use."""
 
+import contextlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ name: it
 model: {name: digits_cnn, args: {width: 8}}
 data: digits
 batch: {global: 60, uneven: split}
-epochs: 2
+epochs: 6
 checkpoint: {every_steps: 5}
 output: {tensorboard: false}
 """
@@ -94,12 +95,9 @@ def joined_ranks(process):
     """The training processes below ``hvdtrain run``, in the order of their ranks."""
     found = {}
     for child in psutil.Process(process.pid).children(recursive=True):
-        try:
-            words, env = child.cmdline(), child.environ()
-        except psutil.Error:  # it ended meanwhile
-            continue
-        if words[1:] == [*HVDTRAIN[1:], "train", "job.yaml"]:
-            found[int(env["OMPI_COMM_WORLD_RANK"])] = child
+        with contextlib.suppress(psutil.Error, KeyError):  # one may have ended, or not yet begun
+            if child.cmdline()[1:] == [*HVDTRAIN[1:], "train", "job.yaml"]:
+                found[int(child.environ()["OMPI_COMM_WORLD_RANK"])] = child
     return [found[rank] for rank in sorted(found)]
 
 
@@ -118,7 +116,7 @@ def test_ranks_of_run_go_on_in_their_directory(start, tmp_path):
     assert "\x1e" not in log_of(tmp_path)
     assert sorted(path.name for path in run.parent.iterdir()) == ["it", "it-2"]
     assert json.loads((run / "status.json").read_text())["state"] == "done"
-    last = "checkpoints/step-48/model.safetensors"
+    last = "checkpoints/step-144/model.safetensors"
     assert (run / last).read_bytes() == (run.parent / "it" / last).read_bytes()
 
 

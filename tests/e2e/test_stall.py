@@ -73,3 +73,25 @@ def test_a_stopped_rank(folder, train):
     assert running.wait() == 4, running.log
     assert "rank 1 is silent: no report, stopped or gone; rank 0 is waiting in" in running.log, running.log
     assert not stopped.is_running() or stopped.status() == psutil.STATUS_ZOMBIE
+
+
+SLOW_DISK = """
+import time
+from hvdtrain.train import keeper
+
+save = keeper.save_checkpoint
+
+def save_slowly(*args, **facts):
+    time.sleep(7)
+    return save(*args, **facts)
+
+keeper.save_checkpoint = save_slowly
+"""
+
+
+def test_a_long_save_is_none(folder, train):
+    """All ranks wait for rank 0, which waits for the disk: between steps, and at the end."""
+    (folder / "sleepy.py").write_text(DATA + SLOW_DISK)
+    shorter = ("--set", "epochs=1", "--set", "stall.step_s=3", "--set", "checkpoint.every_steps=3")
+    running = train(2, *shorter, SLEEPER="none")
+    assert running.wait() == 0, running.log

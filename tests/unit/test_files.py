@@ -38,3 +38,12 @@ def test_the_content_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch
     monkeypatch.setattr(os, "fsync", fsync)
     write_atomically(path, "content")
     assert done == [("content", False)]
+
+
+def test_a_link_stays_one(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there/a")
+    write_atomically(tmp_path / "link", "one")
+    write_atomically(tmp_path / "link", "two")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "there" / "a").read_text() == "two"

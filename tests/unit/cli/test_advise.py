@@ -106,8 +106,11 @@ def test_a_gate_on_measured_throughputs(capsys):
     ("words", "told"),
     [
         ((), "neither a profile nor --measured given"),
-        (("--price", "-1"), "Invalid value for '--price': must be a number of at least 0, found '-1'"),
-        (("--price", "nan"), "must be a number of at least 0, found 'nan'"),
+        (
+            ("--price", "-1"),
+            "Invalid value for '--price': must be a number of at least 0 and at most 1e+15, found '-1'",
+        ),
+        (("--price", "nan"), "must be a number of at least 0 and at most 1e+15, found 'nan'"),
         (("--energy-price", "-0.1"), "Invalid value for '--energy-price'"),
         (("--budget", "0"), "Invalid value for '--budget': must be a number above 0"),
         (("--min-efficiency", "80"), "must be a number above 0 and at most 1, found '80'"),
@@ -164,3 +167,66 @@ def test_a_page_never_takes_the_place_of_the_profile(profile, capsys):
     assert invoke(path, "--html", path) == 2
     assert "is the input itself" in capsys.readouterr().err
     assert json.loads(Path(path).read_text())["schema"] == 1
+
+
+MANY = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--max-gpus", MANY),
+        ("--gpus-per-node", MANY),
+        ("--target-steps", MANY),
+        ("--target-steps", "9" * 400),
+        ("--price", "1e308"),
+        ("--network", ""),
+        ("--deadline", "1e16"),
+    ],
+)
+def test_values_that_say_nothing(profile, capsys, words):
+    assert invoke(profile(), *words) == 2
+    assert f"'{words[0]}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--measured", f"{MANY}:100"),
+        ("--measured", "1:1e308,8:1e308"),
+        ("--measured", "1:1e-300"),
+        ("--predict", MANY),
+        ("--samples", "1e99b"),
+        ("--params", MANY),
+    ],
+)
+def test_measured_numbers_without_an_end(capsys, option, value):
+    given = {"--measured": "1:872,8:6679", "--params": "25.6M", option: value}
+    assert invoke(*(word for pair in given.items() for word in pair)) == 2
+    assert capsys.readouterr().err.startswith(f"hvdtrain: error: {option}: ")
+
+
+@pytest.mark.parametrize("value", ["1e308", "9" * 400, MANY])
+def test_a_profile_with_numbers_without_an_end(tmp_path, capsys, value):
+    text = json.dumps(profile_document(), default=str)
+    (tmp_path / "profile.json").write_text(
+        text.replace('"samples_per_s": ', f'"samples_per_s": {value}, "x": ')
+    )
+    assert invoke(str(tmp_path / "profile.json")) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(tmp_path) in line
+
+
+def test_ranks_that_only_wait_tell_nothing(profile, capsys):
+    idle = dict.fromkeys(("forward_s", "backward_s", "optimizer_s", "other_s"), 0.0)
+    assert invoke(profile(ranks=[rank_times(**idle, wait_s=0.1)])) == 2
+    assert "the rank does nothing" in capsys.readouterr().err
+
+
+def test_the_verdict_compares_what_the_table_shows(capsys):
+    """No fit follows these two rows; the verdict is of the measured one."""
+    asked = ("--measured", "1:100,8:9000", "--params", "25.6M", "--gpus-per-node", "8", "--json")
+    assert invoke(*asked) == 0
+    document = json.loads(capsys.readouterr().out)
+    last = document["predictions"][-1]
+    assert f"{last['throughput'] / 9000:.3g} times the throughput of 8 GPUs" in document["verdict"]

@@ -76,6 +76,9 @@ def test_dry_run_of_a_step_holds_its_job(capsys, tmp_path):
         (["allreduce", "-np", "2", "--library", "mpi,nccl"], "--library: 'nccl'; legal: horovod, mpi, torch"),
         (["allreduce", "-np", "2", "--factor", "3"], "Invalid value for '--factor': '3' is not one of"),
         (["allreduce", "-np", "2", "--repeat", "0"], "Invalid value for '--repeat'"),
+        (["allreduce", "-np", "2", "--limit", "nan"], "'--limit': nan is no number of seconds"),
+        (["import", "none.txt", "-np", "9" * 5000], "must be a whole number from 1 to 1000000"),
+        (["loader", "--workers", "9" * 5000], "legal: different numbers from 0 to 1024"),
         (["allreduce", "-np", "2", "--limit", "0"], "Invalid value for '--limit'"),
         (["allreduce", "-np", "2", "--output", "net.json"], "--output: net.json is to be a folder"),
         (["allreduce", "-np", "2", "--launcher", "pigeon"], "--launcher: no launcher 'pigeon'"),
@@ -140,7 +143,7 @@ def test_an_error_of_import_is_a_document_too(capsys, tmp_path):
 def test_a_document_that_cannot_be_written(capsys):
     words = ["bench", "import", str(OUTPUTS / "nccl-8-ranks.txt"), "--json", "--save", "no/net.json"]
     assert main(words) == 2
-    assert "no/net.json: cannot be written" in capsys.readouterr().err
+    assert "--save: there is no folder no; make it first" in capsys.readouterr().err
 
 
 def test_the_loader_of_a_job(hvdtrain, tmp_path):

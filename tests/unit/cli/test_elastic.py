@@ -6,7 +6,7 @@ import pytest
 
 from hvdtrain.backends import choose
 from hvdtrain.backends.choose import horovod_has_gloo, horovod_is_built
-from hvdtrain.cli.elastic import Bounds, find_bounds
+from hvdtrain.cli.elastic import Bounds, find_bounds, on_this_machine
 from hvdtrain.errors import InputError
 
 pytestmark = pytest.mark.skipif(not horovod_is_built(), reason="Horovod is not built here")
@@ -125,3 +125,8 @@ def test_a_plan_is_shown_and_nothing_made(hvdtrain, tmp_path):
     assert command[command.index("--host-discovery-script") + 1].endswith(f"discover.py hostfile '{hosts}'")
     assert "--max-np" not in command
     assert [path.name for path in tmp_path.iterdir()] == ["my hosts"]
+
+
+@pytest.mark.parametrize(("devices", "gpus"), [(None, (0, 1, 2, 3)), ((5, 4, 3, 2, 1), (5, 4, 3, 2))])
+def test_ranks_that_come_later_have_a_gpu_too(devices, gpus):
+    assert on_this_machine(Bounds(2, 1, 4, 10), "python", 4, devices).gpus == gpus

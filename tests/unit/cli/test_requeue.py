@@ -39,7 +39,6 @@ def script_of(capsys, *words):
         (["preemption.signals=[SIGUSR2]"], "USR1@300", "[SIGUSR2,SIGUSR1]", "USR1@300"),
         ([], "B:SIGTERM@30", "", "B:SIGTERM@30"),
         ([], f"{int(signal.SIGUSR2)}@30", "[SIGTERM,SIGUSR2]", f"{int(signal.SIGUSR2)}@30"),
-        ([], "HUP@30", "", "HUP@30"),
         (["preemption.margin_s=0"], None, "[SIGTERM,SIGUSR1]", "USR1@1"),
     ],
 )
@@ -76,6 +75,12 @@ def test_without_it_nothing_is_added(capsys):
     assert "--signal" not in script
 
 
+def test_the_signal_of_sbatch_is_the_signal(capsys):
+    script = script_of(capsys, "--requeue", "--sbatch", "signal=B:USR2@600", "job.yaml")
+    assert "#SBATCH --signal=B:USR2@600" in script.splitlines()
+    assert "--set 'preemption.signals=[SIGTERM,SIGUSR2]' &\n" in script
+
+
 def test_a_program_is_left_as_it_is(capsys):
     script = script_of(capsys, "--requeue", "--", "python", "p.py")
     assert "-- python p.py &\n" in script
@@ -84,7 +89,7 @@ def test_a_program_is_left_as_it_is(capsys):
 
 
 def test_restarts_are_the_launchers_and_keep_the_allocation(capsys):
-    script = script_of(capsys, "--max-restarts", "3", "--min-ranks", "2", "--", "prog")
+    script = script_of(capsys, "--nodes=2", "--max-restarts", "3", "--min-ranks", "2", "--", "prog")
     assert "#SBATCH --no-kill" in script.splitlines()
     assert "run --max-restarts=3 --min-ranks=2 \\\n  -- prog" in script
 
@@ -95,6 +100,11 @@ def test_restarts_are_the_launchers_and_keep_the_allocation(capsys):
         (["--max-requeues", "3", "job.yaml"], "--max-requeues: given without --requeue"),
         (["--min-ranks", "3", "job.yaml"], "--min-ranks: given without --max-restarts"),
         (["--requeue", "--array", "0-3", "--run-dir", "x", "job.yaml"], "every element of --array 0-3"),
+        (["--requeue", "--sbatch=array=0-3", "--run-dir", "x", "job.yaml"], "every element of --array 0-3"),
+        (["--requeue", "--signal", "HUP@30", "job.yaml"], "--signal: 'HUP@30' with --requeue"),
+        (["--requeue", "--sbatch", "signal=B:KILL@9", "job.yaml"], "--signal: 'B:KILL@9' with --requeue"),
+        (["--requeue", "--max-requeues", "9" * 5000, "job.yaml"], "'--max-requeues'"),
+        (["--max-restarts=3", "--min-ranks=9", "--nodes=2", "--ranks-per-node=4", "--", "true"], "9 of 8"),
     ],
 )
 def test_refusals(capsys, words, message):

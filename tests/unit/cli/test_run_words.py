@@ -41,9 +41,9 @@ def test_options_after_the_program_are_its_own(capsys, dashes):
 
 def test_options_after_a_job_file_are_those_of_submit(capsys, tmp_path):
     shutil.copy(Path(hvdtrain.__file__).parent / "digits.yaml", tmp_path / "a.yaml")
-    words = (str(tmp_path / "a.yaml"), "--nodes", "3", "--set", "epochs=2")
+    words = (str(tmp_path / "a.yaml"), "--nodes", "4", "--set", "epochs=2")
     script = document(capsys, "submit", "--dry-run", "--json", *words)["script"]
-    assert "#SBATCH --nodes=3" in script
+    assert "#SBATCH --nodes=4" in script
     assert "--set epochs=2" in script
 
 

@@ -28,7 +28,7 @@ def plan(cluster=None, size=2, **changes):
 
 
 def test_the_command_on_this_machine():
-    elastic = Elastic(2, 1, 2, ("my python", "list", "a:1,b:1"), is_apart=True)
+    elastic = Elastic(2, 1, 2, ("my python", "list", "a:1,b:1"), (0, 1))
     command = elastic.command(plan())
     assert command.argv == (
         *HOROVODRUN,
@@ -64,13 +64,13 @@ def test_the_command_on_several_hosts():
     assert command.unset == ("MY_TOKEN",)
 
 
-def test_a_rank_of_this_machine_takes_the_gpu_of_its_number():
-    """All of them are local rank 0 of their host."""
-    elastic = Elastic(3, 1, 3, ("python",), is_apart=True)
+def test_a_rank_of_this_machine_takes_the_gpu_of_its_slot():
+    """All of them are local rank 0 of their host; there may come to be more of them than begin."""
+    elastic = Elastic(3, 1, 4, ("python",), (0, 1, 2, 3))
     argv = elastic.command(plan(size=3, uses_gpus=True)).argv
-    assert argv[argv.index("--gpus") + 1] == "0,1,2"
+    assert argv[argv.index("--gpus") + 1] == "slots:0,1,2,3"
     assert argv[-len(PROGRAM) :] == PROGRAM
-    argv = replace(elastic, is_apart=False).command(plan(size=3, uses_gpus=True)).argv
+    argv = replace(elastic, gpus=()).command(plan(size=3, uses_gpus=True)).argv
     assert argv[argv.index("--gpus") + 1] == "all"
 
 

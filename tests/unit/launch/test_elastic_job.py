@@ -6,6 +6,7 @@ import time
 import pytest
 
 from hvdtrain.errors import ExitCode
+from hvdtrain.launch import elastic_job
 from hvdtrain.launch.elastic_job import Listeners, supervise_elastic
 from hvdtrain.launch.frames import encode
 from hvdtrain.launch.outcome import failure_text
@@ -105,3 +106,18 @@ def test_a_signal_ends_it(supervise):
     outcome, _ = supervise(then=parent)
     assert outcome.exit_code == 143
     assert failure_text(outcome) == "the job was ended by SIGTERM"
+
+
+@pytest.mark.parametrize(("signals", "code"), [((10, 12, 15), 0), ((10, 15, 15), 143), ((15, 10), 0)])
+def test_the_second_request_to_end_kills_and_no_announcement_does(supervise, monkeypatch, signals, code):
+    """A horovodrun that takes its time to end."""
+    monkeypatch.setattr(elastic_job, "_KILL_GRACE_S", 0.1)
+    slow = f"""
+import signal
+signal.signal(15, signal.SIG_IGN)
+for number in {signals}:
+    os.kill(os.getppid(), number)
+    time.sleep(0.2)
+time.sleep(1.5)
+"""
+    assert supervise(then=slow)[0].exit_code == code

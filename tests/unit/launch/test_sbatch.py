@@ -51,6 +51,8 @@ module load cuda/12.4 || exit 2
 module load 'a b' || exit 2
 
 source "$HOME/env.sh"
+# for those lines only: below, commands may fail
+set +e +u
 
 # of an array the element: the array's id may be that of an element too
 job=$SLURM_JOB_ID
@@ -240,9 +242,10 @@ def test_requeue_after_a_checkpoint_only(tmp_path, code, slurm, asked):
 @pytest.mark.parametrize(
     ("answer", "code"), [("trap 'echo got; exit 75' USR1", 75), ("", 138)], ids=["saves", "does not hear it"]
 )
-def test_script_that_requeues_hands_signals_on(tmp_path, answer, code):
+@pytest.mark.parametrize("setup", [(), ("set -euo pipefail",)], ids=["plain", "strict setup"])
+def test_script_that_requeues_hands_signals_on(tmp_path, answer, code, setup):
     python = stand_in(tmp_path, f"{answer}\necho ready\nwhile true; do sleep 0.1; done")
-    process = run_script(BatchJob("x", (), ("true",), max_requeues=2), tmp_path, python)
+    process = run_script(BatchJob("x", (), ("true",), max_requeues=2, setup=setup), tmp_path, python)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(10)
     out, _ = process.communicate(timeout=30)
@@ -292,6 +295,24 @@ def test_the_job_around_is_not_told_to_the_new_one():
     )
     job = BatchJob("x", (), ("true",), exported=("SLURM_CONF", "SLURM_MINE"))
     assert sbatch_command(job, Path("x"), environ).unset == ("SLURM_JOB_ID", "SLURM_NTASKS")
+
+
+def test_variables_of_sbatch_do_not_override_the_script():
+    """sbatch(1) puts them above the script's own lines; those of others are still the user's to set."""
+    options = {"time": "1:00", "mem": "1G", "array": "0-3", "gpus-per-node": "2"}
+    job = BatchJob("x", (), ("true",), options=options, max_requeues=1)
+    theirs = {
+        *("SBATCH_TIMELIMIT", "SBATCH_MEM_PER_NODE", "SBATCH_MEM_PER_CPU", "SBATCH_ARRAY_INX"),
+        *(
+            "SBATCH_GPUS_PER_NODE",
+            "SBATCH_NO_REQUEUE",
+            "SBATCH_JOB_NAME",
+            "SBATCH_OPEN_MODE",
+            "SBATCH_EXPORT",
+        ),
+    }
+    environ = dict.fromkeys((*theirs, "SBATCH_PARTITION", "SBATCH_QOS"), "1")
+    assert set(sbatch_command(job, Path("x"), environ).unset) == theirs
 
 
 def test_export_is_not_silently_replaced():

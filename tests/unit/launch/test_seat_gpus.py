@@ -3,6 +3,7 @@
 import pytest
 
 from hvdtrain.errors import InputError
+from hvdtrain.launch.elastic import local_slots
 from hvdtrain.launch.gpus import Gpu, visible_gpus
 from hvdtrain.launch.seat import take_seat
 from hvdtrain.topology.environ import World
@@ -52,3 +53,12 @@ def test_chosen_gpu_is_named_in_the_order_of_the_listing():
     assert seat.env == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     with pytest.raises(InputError, match="rank 1 is placed on GPU 2, but its host shows 2"):
         take_seat(World(1, 2, 1, 2), "1,2", "none", {}, seen)
+
+
+@pytest.mark.parametrize("rank", range(3))
+@pytest.mark.parametrize("slot", range(3))
+def test_named_slot_tells_the_gpu_whatever_number_the_rank_has(rank, slot):
+    seen = [Gpu(f"GPU-{index}", f"0000:0{index}:00.0") for index in range(3)]
+    environ = {"HOROVOD_HOSTNAME": local_slots(3).split(",")[slot].partition(":")[0]}
+    world = World(rank, 3, 0, 1, launcher="horovod")
+    assert take_seat(world, "slots:2,0,1", "none", environ, seen).gpu == seen[(2, 0, 1)[slot]]

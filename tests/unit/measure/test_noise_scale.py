@@ -60,6 +60,62 @@ def test_old_steps_are_forgotten():
     for norms in record(200.0, 100, seed=1)._norms:
         found.add(norms)
     assert found.estimate().simple == pytest.approx(200.0, rel=0.1)
+    assert found.estimate().num_steps == 100
+
+
+def test_a_report_counts_as_many_times_as_it_has_steps():
+    """Of twelve steps nine with the norms 4 and 3, three with 8 and 5: their means are 5 and 3.5."""
+    found = NoiseRecord(1, 2)
+    found.add(Norms(4.0, 3.0, 3))
+    assert found.estimate() is None  # three steps
+    found.add(Norms(8.0, 5.0, 3))
+    found.add(Norms(4.0, 3.0, 6))
+    # |G|^2 = 2 * 3.5 - 5 = 2, S = (5 - 3.5)/(1 - 1/2) = 3
+    assert found.estimate().simple == pytest.approx(1.5)
+    assert found.estimate().num_steps == 12
+
+
+def test_enough_reports_are_kept_to_see_how_they_spread():
+    found = NoiseRecord(1, 2)
+    for number in range(50):
+        found.add(Norms(4.0, 3.0, 15))
+        assert found.estimate().num_steps == 15 * min(20, number + 1)
+    for _ in range(100):
+        found.add(Norms(4.0, 3.0))
+    assert found.estimate().num_steps == 100
+
+
+def test_few_reports_of_many_steps_tell_no_verdict():
+    """However alike seven means are, and however many steps are in them: the eighth may be another."""
+    found = NoiseRecord(8, 32)
+    for _ in range(7):
+        found.add(Norms(1.2, 1.06, 15))
+        assert found.verdict() == ""
+    found.add(Norms(1.2, 1.06, 15))
+    assert found.verdict() != ""
+
+
+def told_in_a_training(rng, noise, count, size=2, per_rank=8, dimension=12, reports=60):
+    """Whether a verdict comes in a training that asks after each report, as every training does."""
+    mean, spread = dimension**-0.5, (noise / dimension / per_rank) ** 0.5
+    own = mean + spread * rng.standard_normal((reports, count, size, dimension))
+    small = (own**2).sum(axis=3).mean(axis=(1, 2))
+    big = (own.mean(axis=2) ** 2).sum(axis=2).mean(axis=1)
+    found = NoiseRecord(per_rank, per_rank * size)
+    for pair in zip(small.tolist(), big.tolist(), strict=True):
+        found.add(Norms(*pair, count))
+        if found.verdict():
+            return True
+    return False
+
+
+@pytest.mark.parametrize("count", [1, 15])
+def test_at_the_border_a_verdict_is_rare_and_well_past_it_certain(count):
+    """The border: a noise scale of half the global batch, which is 16. Each is one training of 200."""
+    rng = np.random.default_rng(count)
+    wrong = sum(told_in_a_training(rng, 8.0, count) for _ in range(200))
+    assert wrong < 0.05 * 200
+    assert all(told_in_a_training(rng, 1.0, count) for _ in range(20))
 
 
 def test_a_batch_that_is_clearly_past_the_noise_scale_is_told():

@@ -46,6 +46,25 @@ def test_a_parameter_without_a_gradient_is_reduced_and_never_ready(model):
     assert (probe.gradients().num_tensors, len(probe.gradients().ready)) == (5, 4)
 
 
+def test_steps_of_long_ago_are_forgotten(model):
+    class StepNumber:
+        now_at = 0
+
+        def now(self):
+            return self.now_at
+
+        def between(self, begin, _end):
+            return float(begin)
+
+    timer = StepNumber()
+    probe = ReadyProbe(list(model.parameters()), timer)
+    for timer.now_at in range(1, 41):
+        probe.begin()
+        backward(model)
+        probe.end()
+    assert {one.ready_s for one in probe.gradients().ready} == {30.5}  # the mean of 21 to 40
+
+
 def test_norms_of_the_gradients_as_they_were_before_the_reduction(model):
     parameters = list(model.parameters())
     probe = NormProbe(parameters, 2)
@@ -88,6 +107,29 @@ def test_a_step_of_unequal_or_unknown_parts_or_of_another_batch_is_left_out(mode
     backward(model)
     probe.end()
     assert probe.take() == (0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+def test_a_step_with_a_sparse_gradient_is_left_out_also_where_this_rank_does_not_use_it(model, is_used):
+    table = nn.Embedding(5, 4, sparse=True)
+    probe = NormProbe([*model.parameters(), table.weight], 2)
+    probe.batch = 6.0
+    probe.weigh(3.0, 6.0)
+    probe.begin()
+    backward(model)
+    if is_used:
+        table(torch.tensor([1, 2])).sum().backward()
+    else:  # what an engine puts in place where another rank uses it
+        table.weight.grad = torch.sparse_coo_tensor(size=(5, 4), check_invariants=False)
+    probe.end()
+    assert probe.take() == (0, 0.0, 0.0)
+    assert not has_hooks(model)
+    table.weight.grad = None
+    probe.weigh(3.0, 6.0)
+    probe.begin()
+    backward(model)
+    probe.end()
+    assert probe.take()[0] == 1
 
 
 def test_a_step_that_was_left_out_leaves_nothing_behind(model):

@@ -10,11 +10,11 @@ from hvdtrain.measure.profile_recorder import ProfileRecorder, Trained
 class Steps:
     """Takes steps as the trainer does."""
 
-    def __init__(self, every, **trained):
+    def __init__(self, every, size=2, **trained):
         torch.manual_seed(0)
         self.model = nn.Linear(3, 2)
         parameters = list(self.model.parameters())
-        self.recorder = ProfileRecorder(Trained(parameters, torch.device("cpu"), 2, **trained), 100, every)
+        self.recorder = ProfileRecorder(Trained(parameters, torch.device("cpu"), size, **trained), 100, every)
         self.recorder.norms.batch = 8.0
         self.recorder.enter("loading")
 
@@ -49,6 +49,13 @@ def test_one_of_some_steps_is_sampled_and_left_out_of_the_times():
     assert steps.recorder.norms.take()[0] == 3
     assert len(steps.recorder.clock) == 23 - 5 - 1
     assert len(steps.recorder.ready.gradients().ready) == 2
+
+
+def test_one_rank_alone_samples_no_norms_and_keeps_the_times_of_those_steps():
+    steps = Steps(every=5, size=1)
+    steps.recorder.norms.batch = 4.0
+    assert [number for number in range(1, 24) if steps.take()] == [2, 22]
+    assert len(steps.recorder.clock) == 23 - 2 - 1
 
 
 def test_a_sampled_step_that_is_left_out_counts_for_nothing():

@@ -7,6 +7,8 @@ from hvdtrain.measure.noise_scale import NoiseRecord, Norms
 from hvdtrain.measure.profile_pace import Told
 from hvdtrain.measure.profile_run import Outlet, RunProfile
 
+PARTS_SHOWN = ("load", "forward", "backward", "exposed", "optimizer", "wait", "other")
+
 
 class Clock:
     now = 0.0
@@ -120,6 +122,3 @@ def test_the_parts_of_a_step_are_shown_as_means_over_the_ranks(book, clock, hear
     shown = dict(heard["figures"])
     assert shown["load_s"] == pytest.approx(2.0)  # 1, 1 and 4
     assert set(shown) == {f"{part}_s" for part in PARTS_SHOWN}
-
-
-PARTS_SHOWN = ("load", "forward", "backward", "exposed", "optimizer", "wait", "other")
