@@ -90,7 +90,8 @@ def check_parameters(passes):
         assert table.shape[1:] == (size, 7)
         assert len(table) > 25
         assert (table >= 0).all()
-        assert all(name == "noise_scale" and value > 0 for name, value in figures)
+        assert all(value > 0 for name, value in figures if name == "noise_scale")
+        assert all(value >= 0 for name, value in figures if name != "noise_scale")
 
 
 def check_noise_scale():
