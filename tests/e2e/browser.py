@@ -70,7 +70,8 @@ class Browser:
             "--hide-scrollbars",
             "--no-first-run",
         ]
-        argv += ["--disable-dev-shm-usage", "--disable-background-networking", f"--user-data-dir={profile}"]
+        argv += ["--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update"]
+        argv += ["--disable-sync", "--disable-quic", f"--user-data-dir={profile}"]
         ended = run_command([*argv, *options, page.as_uri()], self.folder)
         assert ended.code == 0, ended.err
         return ended
