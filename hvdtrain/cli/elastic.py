@@ -38,7 +38,6 @@ _OPTIONS = (
         help="With --elastic: steps between two commits to memory, which ranks fall back to; default: 10.",
     ),
 )
-COMMIT_STEPS, _DEFAULT_COMMIT_STEPS = "HVDTRAIN_COMMIT_STEPS", 10  # train.elastic has the same name
 
 
 def elastic_options(function: Function) -> Function:
@@ -67,6 +66,8 @@ class Bounds:
     @property
     def env(self) -> dict[str, str]:
         """What tells the ranks when to commit."""
+        from hvdtrain.train.launching import COMMIT_STEPS
+
         return {COMMIT_STEPS: str(self.commit_steps)}
 
 
@@ -104,7 +105,9 @@ def find_bounds(options: Mapping[str, Any], num_ranks: int | None, slots: int | 
     if least > start:
         offered = f"of {slots} slots" if num_ranks is None and slots else f"with -np {start}"
         raise InputError(f"{least} {offered}", where="--min-ranks", legal=f"1 to {start}")
-    return Bounds(start, least, most, options["commit_steps"] or _DEFAULT_COMMIT_STEPS)
+    from hvdtrain.train.launching import DEFAULT_COMMIT_STEPS
+
+    return Bounds(start, least, most, options["commit_steps"] or DEFAULT_COMMIT_STEPS)
 
 
 def _check_together(options: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from hvdtrain.config import Job
 from hvdtrain.data.partition import Partition
 from hvdtrain.data.sources import build_source
 from hvdtrain.train.evaluation import build_evaluation
-from hvdtrain.train.keeper import Keeper
+from hvdtrain.train.keeper import Keeper, Tell
 from hvdtrain.train.loading import (
     agreed_listing,
     batch_notes,
@@ -67,8 +67,8 @@ def build_trainer(
     """
     parts = build_parts(job, backend, run, emit)
     folder = run.checkpoints if run else None
-    tell = parts.observer.noted if parts.observer else _say_nothing
-    keeper = Keeper(backend, job.checkpoint, folder, tell, trained_names(parts.stepper.replica.module))
+    names = trained_names(parts.stepper.replica.module)
+    keeper = Keeper(backend, job.checkpoint, folder, tell_of(parts), names)
     seen = lookouts or Lookouts()
     profile = profile_run(job, parts, run, seen.progress)
     return Trainer(
@@ -102,6 +102,11 @@ Build = Callable[[Job, Backend, RunDirectory | None, Emit, Lookouts], Trainer]
 def trained_names(module: nn.Module) -> list[str]:
     """The names of the parameters that training changes; one that is frozen may hold an infinity."""
     return [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+
+
+def tell_of(parts: Parts) -> Tell:
+    """Tells the user something on rank 0, and nothing on the others."""
+    return parts.observer.noted if parts.observer else _say_nothing
 
 
 def _say_nothing(_: str) -> None:

@@ -25,11 +25,11 @@ from hvdtrain.backends.choose import choose_backend
 from hvdtrain.config import CheckpointConfig, Job
 from hvdtrain.errors import InputError
 from hvdtrain.topology.environ import World, find_world
-from hvdtrain.train.build import Lookouts, build_parts, trained_names
+from hvdtrain.train.build import Lookouts, build_parts, tell_of, trained_names
 from hvdtrain.train.checkpoint import Snapshot
 from hvdtrain.train.environment import prepare_environment
 from hvdtrain.train.keeper import Keeper, Tell
-from hvdtrain.train.launching import RUN_DIR
+from hvdtrain.train.launching import COMMIT_STEPS, DEFAULT_COMMIT_STEPS, RUN_DIR
 from hvdtrain.train.observe import Emit
 from hvdtrain.train.rank import OpenRun, relay, run_program, run_rank, watch_of
 from hvdtrain.train.resuming import Resumed, hand_out, resume, take_in
@@ -37,8 +37,6 @@ from hvdtrain.train.rundir import RunDirectory
 from hvdtrain.train.schedule import Position
 from hvdtrain.train.store import stored_in
 from hvdtrain.train.trainer import Trainer
-
-COMMIT_STEPS, _COMMIT_STEPS = "HVDTRAIN_COMMIT_STEPS", 10
 
 
 @dataclass
@@ -197,7 +195,7 @@ def train_elastically(job: Job, open_run: OpenRun, emit: Emit, every_steps: int)
 
 def commit_steps(env: Mapping[str, str]) -> int:
     """Steps between two commits, as the launcher tells them."""
-    text = env.get(COMMIT_STEPS) or str(_COMMIT_STEPS)
+    text = env.get(COMMIT_STEPS) or str(DEFAULT_COMMIT_STEPS)
     if not (text.isascii() and text.isdecimal() and 1 <= len(text) <= 9 and int(text)):
         raise InputError(f"{COMMIT_STEPS} is {text!r}", legal="a whole number of at least 1")
     return int(text)
@@ -215,13 +213,9 @@ def _build(
 ) -> Trainer:
     parts = build_parts(job, backend, run, emit, memory.restore)
     commits = Commits(memory, parts.stepper.replica.module, every_steps, look)
-    tell = parts.observer.noted if parts.observer else _say_nothing
-    keeper = ElasticKeeper(backend, job.checkpoint, run.checkpoints if run else None, tell, commits)
+    folder = run.checkpoints if run else None
+    keeper = ElasticKeeper(backend, job.checkpoint, folder, tell_of(parts), commits)
     return Trainer(replace(parts, keeper=keeper, watch=lookouts.watch, progress=lookouts.progress))
-
-
-def _say_nothing(_: str) -> None:
-    """Ranks other than 0 tell nothing."""
 
 
 def main(env: Mapping[str, str]) -> int:

@@ -12,6 +12,8 @@ from hvdtrain.train.rundir import RunDirectory
 JOB = "HVDTRAIN_JOB"
 RUN_DIR = "HVDTRAIN_RUN_DIR"
 IMPORT_PATH = "HVDTRAIN_IMPORT_PATH"
+COMMIT_STEPS = "HVDTRAIN_COMMIT_STEPS"
+DEFAULT_COMMIT_STEPS = 10
 _ERROR_MARK = "hvdtrain: error: "
 
 
