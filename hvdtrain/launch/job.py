@@ -10,6 +10,7 @@ from hvdtrain.launch.horovodrun import Horovodrun
 from hvdtrain.launch.hydra import DEAF_TO
 from hvdtrain.launch.local import Local
 from hvdtrain.launch.mpirun import Mpirun
+from hvdtrain.launch.openmpi import session_folder
 from hvdtrain.launch.plan import Launcher, LaunchPlan
 from hvdtrain.launch.srun import Srun
 from hvdtrain.launch.supervise import JobOutcome, Line, Terms, supervise
@@ -73,20 +74,22 @@ def launch_job(
         InputError: No launcher can start the plan.
     """
     chosen = choose_launcher(plan, launcher)
-    return supervise(
-        chosen.command(plan),
-        size=plan.size,
-        on_line=on_line,
-        on_event=on_event,
-        base_env=plan.environ,
-        terms=Terms(
-            chosen.end_signal(plan),
-            timeout_s,
-            hears_beats=not plan.is_local,
-            deaf_to=DEAF_TO if _is_hydra(chosen, plan) else frozenset(),
-            is_wrapper=isinstance(chosen, Horovodrun),  # which leaves a shell around its mpirun
-        ),
+    terms = Terms(
+        chosen.end_signal(plan),
+        timeout_s,
+        hears_beats=not plan.is_local,
+        deaf_to=DEAF_TO if _is_hydra(chosen, plan) else frozenset(),
+        is_wrapper=isinstance(chosen, Horovodrun),  # which leaves a shell around its mpirun
     )
+    with session_folder(plan) as environ:
+        return supervise(
+            chosen.command(plan),
+            size=plan.size,
+            on_line=on_line,
+            on_event=on_event,
+            base_env=environ,
+            terms=terms,
+        )
 
 
 def _is_hydra(launcher: Launcher, plan: LaunchPlan) -> bool:

@@ -5,7 +5,10 @@ Source: mpirun(1) of Open MPI 4.1 and prterun(1) of PRRTE 3; what is measured st
 
 from __future__ import annotations
 
+import contextlib
 import re
+import tempfile
+from collections.abc import Iterator, Mapping
 
 from hvdtrain.launch.exports import forwarded_names, rank_environment
 from hvdtrain.launch.plan import LaunchPlan, agent_argv
@@ -13,6 +16,9 @@ from hvdtrain.process import Command
 from hvdtrain.topology.hostfile import render_host_list
 
 ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+# Where the mpirun of Open MPI 5 keeps its session folder, on its own host alone; other hosts' daemons choose.
+_SESSION_BASE = "PRTE_MCA_prte_local_tmpdir_base"
 
 _PLAIN_PATH = re.compile(r"[\w./+@%:,=-]+")
 
@@ -54,6 +60,22 @@ def environment(plan: LaunchPlan) -> dict[str, str]:
     """What mpirun and the ranks find in their environment besides the caller's."""
     # Containers run as root; the container is the wall that Open MPI's refusal asks for.
     return {**(ROOT if plan.is_root else {}), **rank_environment(plan)}
+
+
+@contextlib.contextmanager
+def session_folder(plan: LaunchPlan) -> Iterator[Mapping[str, str]]:
+    """The caller's environment, with a folder that no other mpirun uses for its session.
+
+    mpirun names the session folder by its process id, and one that was killed leaves it: another that gets
+    the same id ends with "The PMIx server's listener thread failed to start" (PRRTE 3). Process ids come
+    again after 32,768.
+    """
+    is_five = plan.mpi is not None and plan.mpi.vendor == "openmpi" and plan.mpi.version >= (5,)
+    if not is_five or _SESSION_BASE in {**plan.environ, **plan.env}:
+        yield plan.environ
+        return
+    with tempfile.TemporaryDirectory(prefix="hvdtrain-", ignore_cleanup_errors=True) as folder:
+        yield {**plan.environ, _SESSION_BASE: folder}
 
 
 def prefix_argv(plan: LaunchPlan) -> tuple[str, ...]:

@@ -320,3 +320,17 @@ def test_long_temporary_folder(job, tmp_path):
     outcome, lines, _ = job("mpirun", 2, MPI + "print(world.allreduce(1))", env={"TMPDIR": str(folder)})
     assert outcome.exit_code == 0, failure_text(outcome)
     assert [line.text for line in lines] == ["2", "2"]
+
+
+def test_each_mpirun_has_a_session_folder_of_its_own(job):
+    """By its process id alone, one that was killed would leave it to another with the same id."""
+    show = "session = os.environ['PMIX_SERVER_TMPDIR']; assert os.listdir(session); print(session)"
+    bases = set()
+    for _ in range(2):
+        outcome, lines, _ = job("mpirun", 1, RANK + show)
+        assert outcome.exit_code == 0, failure_text(outcome)
+        session = Path(lines[0].text)
+        assert session.parent.name.startswith("hvdtrain-")
+        assert not session.parent.exists()
+        bases.add(session.parent)
+    assert len(bases) == 2
