@@ -4,7 +4,9 @@ Two ranks on this machine, started with the launcher's defaults. Each model is t
 
 - together: all three in turn inside the same processes, in blocks of steps; the ratio of a round is
   the time of one block over another's of the same round, and the figure is the median over the rounds.
-  What disturbs the machine disturbs all three alike.
+  What disturbs the machine disturbs all three alike. Where a model's memory happens to lie makes a copy of
+  a loop up to 3 % faster or slower than another of the same loop, so there are ``--copies`` of each, and
+  the rounds go through their pairs.
 - apart: each alone in a launch of its own, again in turn; the figure is the ratio of the medians.
   DDP is not slowed by Horovod's background thread there.
 
@@ -59,7 +61,7 @@ def _no() -> bool:
 class Contest:
     """One rank's contestants over the same batches."""
 
-    def __init__(self, model: str, variants: tuple[str, ...], num_batches: int) -> None:
+    def __init__(self, model: str, variants: tuple[str, ...], num_batches: int, copies: int) -> None:
         import torch
 
         from hvdtrain.backends.start import start_backend
@@ -86,21 +88,20 @@ class Contest:
         self.backends = {
             name: start_backend(name, world) for name in dict.fromkeys(engines[v] for v in variants)
         }
-        makers: dict[str, Callable[[str, tuple[int, ...]], Callable[[], None]]] = {
-            "ours": self._ours,
-            "bare": self._bare,
-            "ddp": self._ddp,
-        }
-        self.runs = {variant: makers[variant](model, shape) for variant in variants}
+        makers = {"ours": self._ours, "bare": self._bare, "ddp": self._ddp}
+        self.runs: dict[str, list[Callable[[], None]]] = {variant: [] for variant in variants}
+        for copy in range(copies):
+            for variant in _turned(variants, copy):
+                self.runs[variant].append(makers[variant](model, shape, copy))
 
-    def block_s(self, variant: str) -> float:
+    def block_s(self, variant: str, copy: int) -> float:
         """Seconds that one pass over the batches takes, all ranks starting together."""
         next(iter(self.backends.values())).gather(None)
         begin = time.perf_counter()
-        self.runs[variant]()
+        self.runs[variant][copy]()
         return time.perf_counter() - begin
 
-    def _ours(self, name: str, shape: tuple[int, ...]) -> Callable[[], None]:
+    def _ours(self, name: str, shape: tuple[int, ...], _: int) -> Callable[[], None]:
         import torch
 
         from hvdtrain.train.evaluation import Evaluation
@@ -130,7 +131,7 @@ class Contest:
         trainer = Trainer(parts)
         return lambda: trainer.run_steps(self.batches, 0)
 
-    def _bare(self, name: str, _: tuple[int, ...]) -> Callable[[], None]:
+    def _bare(self, name: str, _: tuple[int, ...], copy: int) -> Callable[[], None]:
         import horovod.torch as hvd
         import torch
 
@@ -138,11 +139,11 @@ class Contest:
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         inner = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
         # Names of its own: the contestants' tensors must not be taken for each other.
-        names = [(f"bare.{key}", value) for key, value in model.named_parameters()]
+        names = [(f"bare{copy}.{key}", value) for key, value in model.named_parameters()]
         optimizer = hvd.DistributedOptimizer(inner, named_parameters=names)
         return lambda: self._loop(model, optimizer)
 
-    def _ddp(self, name: str, _: tuple[int, ...]) -> Callable[[], None]:
+    def _ddp(self, name: str, _: tuple[int, ...], __: int) -> Callable[[], None]:
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
@@ -159,16 +160,25 @@ class Contest:
             optimizer.step()
 
 
-def run_rank(model: str, variants: tuple[str, ...], rounds: int, num_batches: int) -> None:
+def _turned(variants: tuple[str, ...], number: int) -> tuple[str, ...]:
+    """Another order for each number: nobody always runs after the same neighbour."""
+    turn = number % len(variants)
+    return variants[turn:] + variants[:turn]
+
+
+def run_rank(model: str, variants: tuple[str, ...], options: argparse.Namespace) -> None:
     """The program of one rank: a warm-up, then the rounds; rank 0 tells the times."""
-    contest = Contest(model, variants, num_batches)
-    for variant in variants:
-        contest.block_s(variant)
+    copies = options.copies
+    contest = Contest(model, variants, options.steps, copies)
+    for copy in range(copies):
+        for variant in variants:
+            contest.block_s(variant, copy)
     times: dict[str, list[float]] = {variant: [] for variant in variants}
-    for number in range(rounds):
-        # Another order in each round: nobody always runs after the same neighbour.
-        for variant in variants[number % len(variants) :] + variants[: number % len(variants)]:
-            times[variant].append(contest.block_s(variant) / num_batches)
+    for number in range(options.rounds):
+        # The first variant's copies meet all of the others'.
+        picked = {name: (number // copies if at else number) % copies for at, name in enumerate(variants)}
+        for variant in _turned(variants, number):
+            times[variant].append(contest.block_s(variant, picked[variant]) / options.steps)
     if contest.rank == 0:
         sys.stdout.write(f"{EVENT_MARK}{json.dumps(times)}\n")
         sys.stdout.flush()
@@ -183,7 +193,7 @@ def launch(model: str, variants: tuple[str, ...], options: argparse.Namespace) -
     from hvdtrain.launch.supervise import failure_text
 
     script = (sys.executable, "-P", str(Path(__file__).resolve()), "--rank", model, ",".join(variants))
-    words = ("--rounds", str(options.rounds), "--steps", str(options.steps))
+    words = [f"--{name}={getattr(options, name)}" for name in ("rounds", "steps", "copies")]
     plan = replace(local_plan(2, max(2, os.cpu_count() or 2), os.environ), program=(*script, *words))
     told: list[dict[str, list[float]]] = []
     outcome = launch_job(plan, lambda _: None, lambda _, event: told.append(event))
@@ -221,15 +231,16 @@ def main() -> None:
     """Measures and prints, or is one rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rank", nargs=2, metavar=("MODEL", "VARIANTS"), help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=63)
     parser.add_argument(
         "--steps", type=int, default=10, help="steps of a block: short, so that what disturbs hits all alike"
     )
+    parser.add_argument("--copies", type=int, default=3, help="of each, side by side in a process")
     parser.add_argument("--repeats", type=int, default=5, help="separate launches of each; 0: none")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.rank:
-        run_rank(options.rank[0], tuple(options.rank[1].split(",")), options.rounds, options.steps)
+        run_rank(options.rank[0], tuple(options.rank[1].split(",")), options)
         return
     rows = [row for model in MODELS for row in measure(model, options)]
     if options.json:
