@@ -3,8 +3,9 @@
 Two ranks on this machine, started with the launcher's defaults. The Trainer with the profile and without it
 take their steps in turn inside the same processes, in blocks; the ratio of a round is the time of one block
 over the other's of the same round, and the figure is the median over the rounds. What disturbs the machine
-disturbs both. Sampled steps, the ranks' sums and rank 0's bookkeeping are in it as in a training; the file,
-which is written once a minute, is not.
+disturbs both. There are ``--copies`` of each, and the rounds go through their pairs, because a copy of the
+very same loop is up to 3 % faster or slower by where its memory lies. Sampled steps, the ranks' sums and rank
+0's bookkeeping are in it as in a training; the file, which is written once a minute, is not.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _PER_RANK = 16
 _METRICS_EVERY = 25  # the job file's default
 
 
-class Pair:
-    """One rank's two trainers over the same batches."""
+class Pairs:
+    """One rank's trainers over the same batches, copies of each kind."""
 
-    def __init__(self, model: str, num_batches: int) -> None:
+    def __init__(self, model: str, num_batches: int, copies: int) -> None:
         import torch
 
         from hvdtrain.backends.start import start_backend
@@ -54,16 +55,19 @@ class Pair:
             )
             for number in range(num_batches)
         ]
-        self.runs = {name: self._trainer(model, name) for name in ("plain", "profiled")}
+        self.runs: dict[str, list[Callable[[], None]]] = {"plain": [], "profiled": []}
+        for copy in range(copies):
+            for name in list(self.runs)[:: 1 - 2 * (copy % 2)]:
+                self.runs[name].append(self._trainer(model, name, copy))
 
-    def block_s(self, name: str) -> float:
+    def block_s(self, name: str, copy: int) -> float:
         """Seconds that one pass over the batches takes, all ranks starting together."""
         self.backend.gather(None)
         begin = time.perf_counter()
-        self.runs[name]()
+        self.runs[name][copy]()
         return time.perf_counter() - begin
 
-    def _trainer(self, model: str, name: str) -> Callable[[], None]:
+    def _trainer(self, model: str, name: str, copy: int) -> Callable[[], None]:
         import torch
 
         from hvdtrain.backends.base import Reduction
@@ -76,7 +80,7 @@ class Pair:
         torch.manual_seed(0)
         module, shape, _ = build(model)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.001, momentum=0.9)
-        replica = self.backend.distribute(module, optimizer, Reduction(prefix=f"{name}."))
+        replica = self.backend.distribute(module, optimizer, Reduction(prefix=f"{name}{copy}."))
         parts = Parts(
             backend=self.backend,
             stepper=Stepper(self.backend, replica, StepRules()),
@@ -118,20 +122,23 @@ def _no() -> bool:
     return False
 
 
-def run_rank(model: str, rounds: int, num_batches: int) -> None:
+def run_rank(model: str, options: argparse.Namespace) -> None:
     """The program of one rank: a warm-up, then the rounds; rank 0 tells the times."""
-    pair = Pair(model, num_batches)
-    for name in pair.runs:
-        pair.block_s(name)
-    times: dict[str, list[float]] = {name: [] for name in pair.runs}
+    copies = options.copies
+    pairs = Pairs(model, options.steps, copies)
+    for name in pairs.runs:
+        for copy in range(copies):
+            pairs.block_s(name, copy)
+    times: dict[str, list[float]] = {name: [] for name in pairs.runs}
     order = random.Random(0)  # the same on all ranks
-    for _ in range(rounds):
-        for name in order.sample(list(pair.runs), len(pair.runs)):
-            times[name].append(pair.block_s(name) / num_batches)
-    if pair.rank == 0:
+    for number in range(options.rounds):
+        picked = {"plain": number % copies, "profiled": number // copies % copies}
+        for name in order.sample(list(pairs.runs), len(pairs.runs)):
+            times[name].append(pairs.block_s(name, picked[name]) / options.steps)
+    if pairs.rank == 0:
         sys.stdout.write(f"{EVENT_MARK}{json.dumps(times)}\n")
         sys.stdout.flush()
-    pair.backend.close()
+    pairs.backend.close()
 
 
 def launch(model: str, options: argparse.Namespace) -> dict[str, list[float]]:
@@ -140,8 +147,8 @@ def launch(model: str, options: argparse.Namespace) -> dict[str, list[float]]:
     from hvdtrain.launch.machine import local_plan
     from hvdtrain.launch.supervise import failure_text
 
-    words = ("--rank", model, "--rounds", str(options.rounds), "--steps", str(options.steps))
-    script = (sys.executable, "-P", str(Path(__file__).resolve()), *words)
+    words = [f"--{name}={getattr(options, name)}" for name in ("rounds", "steps", "copies")]
+    script = (sys.executable, "-P", str(Path(__file__).resolve()), "--rank", model, *words)
     plan = replace(local_plan(2, max(2, os.cpu_count() or 2), os.environ), program=script)
     told: list[dict[str, list[float]]] = []
     outcome = launch_job(plan, lambda _: None, lambda _, event: told.append(event))
@@ -169,13 +176,14 @@ def main() -> None:
     """Measures and prints, or is one rank."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rank", metavar="MODEL", help=argparse.SUPPRESS)
-    parser.add_argument("--rounds", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=153)
     parser.add_argument("--steps", type=int, default=50, help="steps of a block: one of them is sampled")
+    parser.add_argument("--copies", type=int, default=3, help="of each, side by side in a process")
     parser.add_argument("--model", choices=MODELS, action="append", help="default: all")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.rank:
-        run_rank(options.rank, options.rounds, options.steps)
+        run_rank(options.rank, options)
         return
     rows = [measure(model, options) for model in options.model or MODELS]
     if options.json:
