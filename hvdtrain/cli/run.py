@@ -120,7 +120,7 @@ def _run_elastically(
 
 
 def _run(lives: Lives, placement: Placement, *, is_dry: bool) -> int:
-    from hvdtrain.launch.job import choose_launcher
+    from hvdtrain.launch.job import choose_launcher, warnings
 
     plan, notes = lives.plan(placement, is_dry=is_dry)
     chosen = choose_launcher(plan, lives.launch.launcher or "auto")
@@ -128,6 +128,8 @@ def _run(lives: Lives, placement: Placement, *, is_dry: bool) -> int:
         return _show(plan, chosen, notes + chosen.notes(plan), lives.as_json)
     if _holds_data(0):
         note("the ranks read nothing from stdin; give them the data as a file")
+    for text in warnings(chosen, plan):
+        note(text)
     return lives.run(plan)
 
 

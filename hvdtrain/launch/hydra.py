@@ -46,14 +46,18 @@ def command(plan: LaunchPlan) -> Command:
 def notes(plan: LaunchPlan) -> tuple[str, ...]:
     """What was chosen without being asked for, and what the user should know of this MPI."""
     assert plan.mpi is not None
-    if _may_not_end(plan):
-        version = ".".join(map(str, plan.mpi.version))
-        return (
-            f"MPICH {version} over UCX may hang in MPI_Finalize, when the work is done; MPICH 4.2 does not",
-        )
     if plan.mpi.vendor == "intel" and "I_MPI_THREAD_YIELD" in _intel_variables(plan):
         return ("waiting ranks yield their core (I_MPI_THREAD_YIELD)",)
-    return ()
+    return warnings(plan)
+
+
+def warnings(plan: LaunchPlan) -> tuple[str, ...]:
+    """What may go wrong with this MPI, and no setting cures."""
+    assert plan.mpi is not None
+    if not _may_not_end(plan):
+        return ()
+    version = ".".join(map(str, plan.mpi.version))
+    return (f"MPICH {version} over UCX may hang in MPI_Finalize, when the work is done; MPICH 4.2 does not",)
 
 
 def _may_not_end(plan: LaunchPlan) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hvdtrain.errors import InputError
+from hvdtrain.launch import hydra
 from hvdtrain.launch.horovodrun import Horovodrun
-from hvdtrain.launch.hydra import DEAF_TO
 from hvdtrain.launch.local import Local
 from hvdtrain.launch.mpirun import Mpirun
 from hvdtrain.launch.openmpi import session_folder
@@ -53,6 +53,11 @@ def check_launcher(name: str) -> None:
         raise InputError(f"no launcher {name!r}", where="--launcher", legal=", ".join(known))
 
 
+def warnings(launcher: Launcher, plan: LaunchPlan) -> tuple[str, ...]:
+    """What may go wrong under this launcher through no fault of the program."""
+    return hydra.warnings(plan) if _is_hydra(launcher, plan) else ()
+
+
 def launch_job(
     plan: LaunchPlan,
     on_line: Callable[[Line], None],
@@ -78,7 +83,7 @@ def launch_job(
         chosen.end_signal(plan),
         timeout_s,
         hears_beats=not plan.is_local,
-        deaf_to=DEAF_TO if _is_hydra(chosen, plan) else frozenset(),
+        deaf_to=hydra.DEAF_TO if _is_hydra(chosen, plan) else frozenset(),
         is_wrapper=isinstance(chosen, Horovodrun),  # which leaves a shell around its mpirun
     )
     with session_folder(plan) as environ:
