@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hvdtrain.backends.alike import described, first_difference
 from hvdtrain.backends.hearing import hear_whole_gradients
 from hvdtrain.backends.tensors import put_together, taken_apart
 from hvdtrain.errors import InputError
@@ -237,12 +238,9 @@ class Backend(ABC):
 
         An optimizer's state is kept by that place; names alone do not bring it to the right parameter.
         """
-        own = [
-            (name, tuple(value.shape), str(value.dtype).removeprefix("torch."), value.requires_grad)
-            for name, value in model.named_parameters()
-        ]
+        own = described(model)
         first = self.broadcast(own)
-        differing = self.gather(None if own == first else _first_difference(first, own))
+        differing = self.gather(None if own == first else first_difference(first, own))
         for rank, difference in enumerate(differing):
             if difference is not None:
                 raise InputError(
@@ -275,22 +273,6 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends the engine; no collective may follow."""
-
-
-_Described = tuple[str, tuple[int, ...], str, bool]
-
-
-def _first_difference(first: list[_Described], own: list[_Described]) -> str:
-    for there, here in zip(first, own, strict=False):
-        if there != here:
-            return f"it has {_words(here)} where rank 0 has {_words(there)}"
-    more, of_whom = (own, "only it has") if len(own) > len(first) else (first, "it lacks")
-    return f"{of_whom} {_words(more[min(len(own), len(first))])}"
-
-
-def _words(parameter: _Described) -> str:
-    name, shape, kind, is_trained = parameter
-    return f"parameter {name!r} of shape {shape}, {kind}{'' if is_trained else ', frozen'}"
 
 
 def choose_device(world: World) -> torch.device:
