@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.types import FloatParamType
 
+from hvdtrain.cli.advise_measured import OF_MEASURED, OF_PROFILE, answer_measured
 from hvdtrain.cli.option_types import FilledPath, FilledText, RankCount
 from hvdtrain.cli.targets import check_target
 from hvdtrain.errors import ExitCode, InputError
-
-if TYPE_CHECKING:
-    from hvdtrain.scaling.measured_input import Measured
-
-_OF_PROFILE = ("energy_price", "deadline", "budget", "target_steps", "max_gpus")
-_OF_MEASURED = ("params", "batch_per_gpu", "accumulate", "predict", "compression", "samples")
 
 
 class Amount(FloatParamType):
@@ -49,12 +44,16 @@ class Amount(FloatParamType):
     metavar="FILE|NAME",
     help="File of `hvdtrain bench allreduce --json`, or a name: 25GbE, 25GbE-RDMA, 100GbE-CPU, "
     "InfiniBand HDR, 8xHDR, EFA, NVLink3, PCIe3; NVLink+25GbE for inside and between nodes; 1GbE@2ms adds a "
-    "delay.",
+    "delay; one's own: 200Mbit/s@1ms, or 12.5GB/s@20us for what an allreduce reaches.",
 )
-@click.option("--max-gpus", type=RankCount(), help="Largest number of GPUs; 64 if not given.")
+@click.option(
+    "--max-gpus",
+    type=RankCount(),
+    help="Largest number of GPUs; 64 if not given, with --measured 8 times the largest row.",
+)
 @click.option("--gpus-per-node", type=RankCount(), help="GPUs of a full node; 8 if not told.")
 @click.option("--price", type=Amount(zero=True), help="Price of a GPU-hour, in any currency.")
-@click.option("--energy-price", type=Amount(zero=True), help="Price of a kilowatt-hour.")
+@click.option("--energy-price", type=Amount(zero=True), help="With a profile: price of a kilowatt-hour.")
 @click.option("--deadline", type=Amount(), metavar="H", help="Hours to finish in; exit code 3 if none can.")
 @click.option("--budget", type=Amount(), metavar="B", help="Cost to finish at; exit code 3 if none can.")
 @click.option(
@@ -64,7 +63,7 @@ class Amount(FloatParamType):
     help="Least efficiency, from 0 to 1, at the largest number of GPUs; exit code 3 below it.",
 )
 @click.option(
-    "--target-steps", type=click.IntRange(1, 10**12), help="Steps of the profiled global batch to do."
+    "--target-steps", type=click.IntRange(1, 10**12), help="With a profile: steps of its global batch to do."
 )
 @click.option(
     "--measured", metavar="GPUS:RATE,...", help="Samples/s that were measured, such as 1:872,8:6679."
@@ -86,7 +85,7 @@ class Amount(FloatParamType):
     "--samples",
     type=FilledText(),
     metavar="N",
-    help="With --measured: samples that the cost is of; 1M if not given.",
+    help="With --measured: samples to do in all, for --deadline, --budget and the cost, of 1M if not given.",
 )
 @click.option("--html", type=FilledPath(), metavar="FILE", help="Write a page with pictures to FILE.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
@@ -100,6 +99,7 @@ def command(profile: Path | None, measured: str | None, as_json: bool, **options
     hvdtrain advise profile.json --network 25GbE --max-gpus 32 --price 2.5
     hvdtrain advise profile.json --network network.json --min-efficiency 0.8 --json --html advice.html
     hvdtrain advise --measured 1:872,8:6679 --params 25.6M --gpus-per-node 8 --network 25GbE --predict 16,32
+    hvdtrain advise --measured 4:350 --params 110M --network net.json+200Mbit/s@1ms --samples 10M --deadline 8
     """  # noqa: D301 - \b is click's
     _check_mode(profile, measured, options)
     named = (options["network"],) if options["network"] else ()
@@ -115,10 +115,11 @@ def _check_mode(profile: Path | None, measured: str | None, options: dict[str, A
     if (profile is None) == (measured is None):
         what = "a profile and --measured, both" if profile else "neither a profile nor --measured"
         raise InputError(f"{what} given", legal="PROFILE, or --measured GPUS:RATE,...")
-    other, of = (_OF_PROFILE, "a profile") if profile is None else (_OF_MEASURED, "--measured")
-    for name in other:
+    other = OF_PROFILE if profile is None else dict.fromkeys(OF_MEASURED, "")
+    for name, do in other.items():
         if options[name] is not None:
-            raise InputError(f"goes with {of} only", where=f"--{name.replace('_', '-')}")
+            of = "a profile" if profile is None else "--measured"
+            raise InputError(f"goes with {of} only", where=f"--{name.replace('_', '-')}", do=do)
 
 
 def _from_profile(path: Path, options: dict[str, Any], as_json: bool) -> int:
@@ -143,53 +144,9 @@ def _from_profile(path: Path, options: dict[str, Any], as_json: bool) -> int:
 
 
 def _from_measured(text: str, options: dict[str, Any], as_json: bool) -> int:
-    from hvdtrain.scaling.advice_document import measured_document
-    from hvdtrain.scaling.measured_answer import answer
-
-    measured = _measured(text, options)
-    found = answer(measured)
-    document = measured_document(measured, found)
-    limit, last = options["min_efficiency"], found.predictions[-1]
-    holds = limit is None or last.efficiency >= limit
-    if limit is not None:
-        told = (
-            f"efficiency at {last.gpus} GPUs is {100 * last.efficiency:.1f} %, the limit {100 * limit:.1f} %"
-        )
-        gate = {
-            "name": "min_efficiency",
-            "limit": limit,
-            "found": last.efficiency,
-            "holds": holds,
-            "sentence": told,
-        }
-        document["gates"] = [gate]
+    document, is_refused = answer_measured(text, options)
     _show(document, as_json, options["html"])
-    return int(ExitCode.DONE if holds else ExitCode.GATE)
-
-
-def _measured(text: str, options: dict[str, Any]) -> Measured:
-    from hvdtrain.scaling.measured_input import MAX_GPUS, Measured, read_amount, read_counts, read_rows
-
-    rows = read_rows(text)
-    if options["params"] is None:
-        do = "give the model's number of parameters, such as --params 25.6M"
-        raise InputError("the bytes that a step reduces are not known", where="--measured", do=do)
-    largest = max(rows)
-    doublings = tuple(largest * factor for factor in (2, 4, 8) if largest * factor <= MAX_GPUS)
-    return Measured(
-        rows=rows,
-        params=read_amount(options["params"]),
-        predict=read_counts(options["predict"])
-        if options["predict"] is not None
-        else doublings or (largest,),
-        gpus_per_node=options["gpus_per_node"],
-        network=options["network"],
-        batch_per_gpu=options["batch_per_gpu"],
-        accumulate=options["accumulate"] or 1,
-        bytes_per_param=2.0 if options["compression"] in ("fp16", "bf16") else 4.0,
-        price=options["price"],
-        samples=read_amount(options["samples"], "--samples") if options["samples"] else 1e6,
-    )
+    return int(ExitCode.GATE if is_refused else ExitCode.DONE)
 
 
 def _show(document: dict[str, Any], as_json: bool, page: Path | None, source: Path | None = None) -> None:

@@ -36,12 +36,13 @@ def _rows(document: dict[str, Any]) -> Table:
     from_profile = document["source"] == "profile"
     predictions = document["predictions"]
     columns = ["GPUs", "step", "samples/s", "efficiency", "band"]
-    is_timed = from_profile and predictions[0]["time_s"] is not None
+    samples = document.get("samples")  # of measured throughputs; a profile's rows tell their time
+    is_timed = samples is not None or (from_profile and predictions[0]["time_s"] is not None)
     is_paid = predictions[0]["cost"] is not None
     table = _table([*columns, *(["time to finish"] if is_timed else []), *(["cost"] if is_paid else [])])
     for row in [] if from_profile else document["measured"]:
         cells = [str(row["gpus"]), "", f"{row['throughput']:,.6g}", _percent(row["efficiency"]), "measured"]
-        table.add_row(*cells, *([""] if is_paid else []))
+        table.add_row(*cells, *([""] if is_timed else []), *([""] if is_paid else []))
     for row in predictions:
         mark = "*" if row["gpus"] == document["recommended_gpus"] else ""
         cells = [
@@ -51,7 +52,9 @@ def _rows(document: dict[str, Any]) -> Table:
             _percent(row["efficiency"]),
             f"{_percent(row['efficiency_low'])} to {_percent(row['efficiency_high'])}",
         ]
-        if is_timed:
+        if is_timed and not from_profile:
+            cells.append(time_text(samples / row["throughput"]))
+        elif is_timed:
             middle, low, high = (time_text(row[f"time_{one}s"]) for one in ("", "low_", "high_"))
             cells.append(f"{middle} ({low} to {high})")
         if is_paid:

@@ -23,6 +23,7 @@ VERBS = {
     "profile": "Tell where the time of a step goes, on each rank.",
     "bench": "Measure the network, the data and the step of a job.",
     "advise": "Tell whether more GPUs are worth it, and what to mend first.",
+    "calibrate": "Propose the small runs that narrow a prediction most, and read their results.",
     "report": "Show a run, a profile or advice in pictures: one HTML page, or tables.",
     "checkpoints": "List, check, prune and export the checkpoints of a run.",
     "run": "Run any program as ranks, one process per slot.",

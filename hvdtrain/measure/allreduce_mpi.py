@@ -34,6 +34,11 @@ class MpiChannel:
         self._mpi = MPI
         self.comm = MPI.COMM_WORLD.Dup()
 
+    @property
+    def library(self) -> str:
+        """Name and version of the MPI that runs, such as ``Open MPI v5.0.11``."""
+        return str(self._mpi.Get_library_version()).split(",")[0].strip("\0 \n")
+
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order; collective."""
         arrived = self.comm.Ibarrier()

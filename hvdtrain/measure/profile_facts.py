@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -18,7 +19,18 @@ from torch import nn
 from hvdtrain.backends.base import Backend, parameters_of
 from hvdtrain.measure.profile_gradients import num_bytes
 from hvdtrain.measure.profile_times import Table, rank_times, step_times
-from hvdtrain.scaling.profile import Gpu, Gradients, HostRanks, Loader, Memory, NoiseScale, Profile
+from hvdtrain.scaling.overlap import HOROVOD, fused
+from hvdtrain.scaling.profile import (
+    FusedBuffer,
+    Gpu,
+    Gradients,
+    HostRanks,
+    Loader,
+    Memory,
+    NoiseScale,
+    Profile,
+    RankTimes,
+)
 from hvdtrain.version import __version__
 
 
@@ -111,7 +123,7 @@ def make_profile(
         replicated: What each rank holds.
         measured: At least two steps: of one nothing is known of how steps vary.
     """
-    steps = step_times(measured.table)
+    steps, ranks = step_times(measured.table), rank_times(measured.table, seats.hosts)
     gpu = measured.gpu
     if gpu is not None:
         gpu = replace(gpu, energy_j_per_step=gpu.power_w * steps.mean)
@@ -138,15 +150,37 @@ def make_profile(
         total_steps=facts.total_steps,
         steps=len(measured.table),
         step_s=steps,
-        ranks=rank_times(measured.table, hosts),
+        ranks=ranks,
         gradients=measured.gradients,
-        fused=(),
+        fused=_fused(backend, measured.gradients, ranks),
         loader=measured.loader,
         memory=replicated.memory(),
         gpu=gpu,
         noise_scale=measured.noise_scale,
         samples_per_s=facts.global_batch / steps.mean,
     )
+
+
+def _fused(
+    backend: Backend, gradients: Gradients, ranks: tuple[RankTimes, ...], env: Mapping[str, str] = os.environ
+) -> tuple[FusedBuffer, ...]:
+    """The buffers that Horovod made, computed as its engine does; it does not tell them.
+
+    From when the gradients were ready, its threshold and cycle (``env``: its own variables, which this
+    process has set before it began) and the mean exposed time.
+    """
+    if backend.name != "horovod" or backend.size == 1 or not gradients.ready:
+        return ()
+    limit, cycle_ms = env.get("HOROVOD_FUSION_THRESHOLD"), env.get("HOROVOD_CYCLE_TIME")
+    fusing = replace(
+        HOROVOD,
+        limit_bytes=float(limit) if limit else HOROVOD.limit_bytes,
+        cycle_s=float(cycle_ms) / 1e3 if cycle_ms else HOROVOD.cycle_s,
+    )
+    backward_s = max(one.ready_s for one in gradients.ready)
+    exposed_s = fmean(one.exposed_s for one in ranks)
+    buffers = fused(gradients.ready, fusing, backward_s, exposed_s)
+    return tuple(FusedBuffer(round(one.bytes), one.num_tensors) for one in buffers)
 
 
 def _tensors(state: Any) -> Iterator[torch.Tensor]:

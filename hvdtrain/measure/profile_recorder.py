@@ -25,6 +25,9 @@ class Listener(Protocol):
     def tick(self, step: int) -> None:
         """A step is done."""
 
+    def begin_loop(self) -> None:
+        """Training or evaluation begins over its data."""
+
     def extend(self) -> None:
         """A save begins."""
 
@@ -102,6 +105,11 @@ class ProfileRecorder:
         self._section = "loading"
         if self.listener:
             self.listener.tick(step)
+
+    def begin_loop(self) -> None:
+        """Training or evaluation begins over its data."""
+        if self.listener:
+            self.listener.begin_loop()
 
     def extend(self) -> None:
         """A save begins."""

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hvdtrain.errors import InputError
+from hvdtrain.scaling.calibration_setting import gpus_of_node, setting_of
+from hvdtrain.scaling.calibration_unknowns import moved
 from hvdtrain.scaling.fit_in_memory import Fitting, fitting_of
 from hvdtrain.scaling.forecast import Forecast, Prices, Row, Work, counts_up_to, make_forecast
-from hvdtrain.scaling.job import make_job
-from hvdtrain.scaling.network import Network, read_network
+from hvdtrain.scaling.network import Network
 from hvdtrain.scaling.profile import Profile
-from hvdtrain.scaling.step import calibrate
 from hvdtrain.scaling.verdict import Bounds, judge, losses
 from hvdtrain.scaling.whatif import WhatIf, what_ifs
 
@@ -82,16 +82,14 @@ def advise(profile: Profile, request: Request) -> Advice:
         InputError: A limit that nothing can be said about: a deadline without steps, a budget without a
         price.
     """
-    on_node = max(host.ranks for host in profile.hosts)
-    node = request.gpus_per_node or (on_node if len(profile.hosts) > 1 else max(on_node, 8))
-    library = "torch" if profile.backend == "ddp" else "horovod"
-    network = read_network(request.network, node, library)
-    job = calibrate(make_job(profile), profile, network)
+    node = gpus_of_node(profile, request.gpus_per_node)
+    setting = setting_of(profile, request.network, node)
+    job, network = moved(setting.job, setting.network, setting.belief.mean)
     work = _work(profile, request)
     prices = Prices(request.price, request.energy_price, profile.gpu.power_w if profile.gpu else None)
     _check(request, work, prices)
     counts = counts_up_to(max(request.max_gpus, 1), node)
-    forecast = make_forecast(job, network, counts, work, prices)
+    forecast = make_forecast(setting.job, setting.network, counts, work, prices, setting.belief)
     allowed = [row for row in forecast.rows if _meets(row, request)]
     recommended = _knee(allowed or forecast.rows)
     memory = fitting_of(profile)
@@ -208,7 +206,10 @@ def _notes(
         notes.append(f"inside a node: {network.inside.source}")
     if request.max_gpus > node:
         notes.append(f"between nodes: {network.between.source}")
-    if profile.size == 1:
+    if profile.calibration:
+        names = ", ".join(one.name for one in profile.calibration.steps) or "no profile on more ranks"
+        notes.append(f"calibrated by runs: {names}; what the model missed there is in the rows")
+    elif profile.size == 1:
         notes.append(
             "one rank was profiled: how ranks differ is taken from how its steps vary; profile two for more"
         )

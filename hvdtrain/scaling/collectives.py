@@ -76,7 +76,8 @@ def double_tree(num_bytes: float, ranks: int, wire: Wire) -> Cost:
     return Cost(2 * _rounds(ranks) * wire.alpha_s, num_bytes * (2 * wire.beta_s + wire.gamma_s))
 
 
-ALGORITHMS: dict[str, Callable[[float, int, Wire], Cost]] = {
+CostOf = Callable[[float, int, Wire], Cost]  # of bytes, ranks and a wire
+ALGORITHMS: dict[str, CostOf] = {
     "ring": ring,
     "recursive doubling": recursive_doubling,
     "rabenseifner": rabenseifner,
@@ -123,16 +124,17 @@ class WireFit:
     residual: float
 
 
-def fit_wire(samples: Sequence[tuple[float, float]], ranks: int) -> WireFit:
-    """Fits alpha and beta of a ring to measured allreduces.
+def fit_wire(samples: Sequence[Point], ranks: int, cost: CostOf = ring) -> WireFit:
+    """Fits alpha and beta of an algorithm to measured allreduces.
 
-    Theil and Sen's slope (the median over all pairs) with weights by relative error, so that one sample that
-    is far off moves nothing; then the best alpha for that slope, again as a median. Both are held at zero or
-    above.
+    The line that three of four samples are nearest to, then least squares over the samples near it, all by
+    relative error: one sample that is far off moves nothing. Both constants are held at zero or above. With
+    a messages and v bytes on the critical path, t/a = alpha + beta v/a is that line.
 
     Args:
         samples: Pairs of bytes and seconds, of at least two different sizes.
         ranks: Ranks that took part, at least 2.
+        cost: The algorithm's time, without gamma; at least one message.
 
     Raises:
         InputError: Too few sizes, or a time that is not positive.
@@ -144,10 +146,15 @@ def fit_wire(samples: Sequence[tuple[float, float]], ranks: int) -> WireFit:
     points = sorted(samples)
     if len({size for size, _ in points}) < 2:
         raise InputError("alpha and beta need times of at least two sizes", do="measure more sizes")
-    base, slope = _robust_line(points)
-    steps, volume = 2 * (ranks - 1), 2 * (ranks - 1) / ranks
-    off = median(abs(time / max(base + slope * size, _TINY) - 1) for size, time in points)
-    return WireFit(Wire(base / steps, slope / volume), off)
+    messages = [cost(size, ranks, Wire(1.0, 0.0)).total_s for size, _ in points]
+    volumes = [cost(size, ranks, Wire(0.0, 1.0)).total_s for size, _ in points]
+    scaled = [
+        (volume / count, time / count)
+        for count, volume, (_, time) in zip(messages, volumes, points, strict=True)
+    ]
+    alpha, beta = _robust_line(sorted(scaled))
+    off = median(abs(time / max(alpha + beta * size, _TINY) - 1) for size, time in scaled)
+    return WireFit(Wire(alpha, beta), off)
 
 
 def _robust_line(points: Sequence[Point]) -> tuple[float, float]:
@@ -178,8 +185,11 @@ def _lines(points: Sequence[Point]) -> list[tuple[float, float]]:
 
 
 def _quartile(errors: Sequence[float]) -> float:
-    """The error that three of four do not exceed. The median would agree with one half against the other."""
-    return sorted(errors)[int(0.75 * (len(errors) - 1))]
+    """The error that three of four do not exceed. The median would agree with one half against the other.
+
+    Of three samples all count: a line through any two of them would call the third an outlier.
+    """
+    return sorted(errors)[min(len(errors) - 1, max(2, int(0.75 * (len(errors) - 1))))]
 
 
 def _errors(points: Sequence[Point], line: tuple[float, float]) -> list[float]:

@@ -168,6 +168,23 @@ def quantiles(values: Sequence[tuple[float, float]], shares: Sequence[float]) ->
     return found
 
 
+def densest(
+    values: Sequence[tuple[float, float]], width: float, within: tuple[float, float]
+) -> tuple[float, float]:
+    """The interval of this width that holds the most weight of pairs of value and weight.
+
+    Args:
+        values: The pairs.
+        width: The interval's width.
+        within: Where the interval may lie; at least as wide. Of several alike, the highest is taken.
+    """
+    last = within[1] - width
+    starts = {within[0], last, *(one for one, _ in values if within[0] <= one <= last)}
+    held = {low: sum(weight for one, weight in values if low <= one <= low + width) for low in starts}
+    best = max(starts, key=lambda low: (held[low], low))
+    return best, best + width
+
+
 def _cholesky(matrix: Sequence[Sequence[float]]) -> Matrix:
     """Lower factor of a positive semidefinite matrix; rows of known quantities are zero."""
     size = len(matrix)

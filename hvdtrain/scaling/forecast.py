@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from hvdtrain.scaling.calibration_unknowns import FIGURE_ERROR, PRIOR, Belief, changes, step_with
 from hvdtrain.scaling.job import Job
-from hvdtrain.scaling.network import Level, Network
+from hvdtrain.scaling.network import Network
 from hvdtrain.scaling.statistics import cost_to_target
-from hvdtrain.scaling.step import Step, step_at, step_time
+from hvdtrain.scaling.step import Step, step_time
 
-_BAND = 1.2816  # standard deviations: four of five measured values lie inside
-_JITTER_SPREAD = 0.4  # of the logarithm of the ranks' noise, which few steps tell badly
-_CONTENTION_SPREAD = 0.7
-_MISSED_BASE, _MISSED_OF_LOSS, _MISSED_OF_DOUBLING = 0.02, 0.08, 0.01
+BAND = 1.2816  # standard deviations: four of five measured values lie inside
 _JOULES_PER_KWH = 3.6e6
 
 
@@ -113,25 +110,39 @@ def counts_up_to(last: int, gpus_per_node: int) -> list[int]:
 
 
 def make_forecast(
-    job: Job, network: Network, counts: list[int], work: Work | None = None, prices: Prices | None = None
+    job: Job,
+    network: Network,
+    counts: list[int],
+    work: Work | None = None,
+    prices: Prices | None = None,
+    belief: Belief = PRIOR,
 ) -> Forecast:
-    """The rows of ``counts`` GPUs, ascending."""
+    """The rows of ``counts`` GPUs, ascending, with what is believed of the unknowns."""
     paid = prices or Prices()
-    alone = step_time(job, network, 1)
-    rows = tuple(_row(job, network, gpus, alone, (work, paid)) for gpus in counts)
+    rows = tuple(_row(job, network, gpus, belief, (work, paid)) for gpus in counts)
     return Forecast(job, network, work, paid, rows)
 
 
-def _row(job: Job, network: Network, gpus: int, alone_s: float, rest: tuple[Work | None, Prices]) -> Row:
+def efficiency_band(alone_s: float, step_s: Band) -> Band:
+    """Of a step against that of one GPU; more than linear is in no band, unless it is what is expected."""
+    kept = alone_s / step_s.value
+    return Band(kept, alone_s / step_s.high, max(kept, min(1.0, alone_s / step_s.low)))
+
+
+def step_band(step_s: float, variance: float) -> Band:
+    """Around a step whose logarithm is known to this variance, and to what the model misses of any figure."""
+    spread = BAND * math.sqrt(variance + FIGURE_ERROR**2)
+    return Band(step_s, step_s * math.exp(-spread), step_s * math.exp(spread))
+
+
+def _row(job: Job, network: Network, gpus: int, belief: Belief, rest: tuple[Work | None, Prices]) -> Row:
     work, prices = rest
-    step = step_at(job, network, gpus)
-    spread = _spread(job, network, gpus, step.total_s)
-    step_s = Band(step.total_s, step.total_s * math.exp(-spread), step.total_s * math.exp(spread))
+    step = step_with(job, network, gpus, belief.mean)
+    step_s = step_band(step.total_s, belief.variance(changes(job, network, gpus, belief.mean)))
     batch = gpus * job.samples
     rate = Band(batch / step_s.value, batch / step_s.high, batch / step_s.low)
     # The step of one GPU was measured: its own error cancels in the ratio, but for what was not measured.
-    kept = alone_s / step_s.value
-    efficiency = Band(kept, alone_s / step_s.high, max(kept, min(1.0, alone_s / step_s.low)))
+    efficiency = efficiency_band(step_time(job, network, 1), step_s)
     if gpus == 1:
         efficiency = Band(1.0, 1.0, 1.0)
     steps = work.steps_with(batch) if work else None
@@ -158,23 +169,3 @@ def _row(job: Job, network: Network, gpus: int, alone_s: float, rest: tuple[Work
         energy,
         useful,
     )
-
-
-def _spread(job: Job, network: Network, gpus: int, now_s: float) -> float:
-    """Half the band of the step's logarithm: each unknown moved by its spread, and what the model misses."""
-    moves: list[Callable[[int], tuple[Job, Network]]] = [
-        lambda sign: (job, replace(network, inside=_moved(network.inside, sign))),
-        lambda sign: (job, replace(network, between=_moved(network.between, sign))),
-        lambda sign: (replace(job, jitter_s=job.jitter_s * math.exp(sign * _JITTER_SPREAD)), network),
-        lambda sign: (replace(job, contention=job.contention * math.exp(sign * _CONTENTION_SPREAD)), network),
-    ]
-    parts = [abs(math.log(step_time(*move(1), gpus) / step_time(*move(-1), gpus))) / 2 for move in moves]
-    lost = 1 - step_time(job, network, 1) / now_s
-    missed = (_MISSED_BASE, _MISSED_OF_LOSS * max(0.0, lost), _MISSED_OF_DOUBLING * math.log2(gpus))
-    return _BAND * math.hypot(*parts, *missed)
-
-
-def _moved(level: Level, sign: int) -> Level:
-    factor = math.exp(sign * level.spread)
-    wire = replace(level.wire, alpha_s=level.wire.alpha_s / factor, beta_s=level.wire.beta_s / factor)
-    return replace(level, wire=wire)

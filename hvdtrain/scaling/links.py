@@ -12,6 +12,7 @@ from difflib import get_close_matches
 
 from hvdtrain.errors import InputError
 from hvdtrain.scaling.collectives import Wire
+from hvdtrain.scaling.custom_links import counts_bytes, read_bytes_per_s, split_delay
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Link:
         inside: Whether the link stays inside a node.
         on_gpu: Whether GPUs reduce and send, so that it competes with their arithmetic; CPUs do otherwise.
         delay_s: Part of ``alpha_s`` that was added to what the kind of link usually has.
+        is_told: Whether a user named it; else it is the prior of a link that nobody told.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Link:
     inside: bool = False
     on_gpu: bool = True
     delay_s: float = 0.0
+    is_told: bool = True
 
     @property
     def bandwidth_b_s(self) -> float:
@@ -94,14 +97,15 @@ _NAMED = {
 }
 _SAME = {"infinityfabric": "xgmi", "opa": "omnipath", "gigabitethernet": "1gbe", "gigabit": "1gbe"}
 _USUAL_GBIT = 25
-UNKNOWN_BETWEEN = Link("network not told", 20e-6, 40 * _GBIT, 0.7, 0.8)
-UNKNOWN_INSIDE = Link("link inside the node not told", 10e-6, 100e9, 0.5, 0.9, inside=True)
+_UNKNOWN_B_S, _USUAL_GPUS = 5e9, 8
+_TOLD_SPREAD = 0.1  # of a bandwidth that a user measured
+UNKNOWN_INSIDE = Link("link inside the node not told", 10e-6, 100e9, 0.5, 0.9, inside=True, is_told=False)
 
 _NOISE = re.compile(r"[\s_,;()-]+")
 _COUNT = re.compile(r"^(\d{1,2})[x*](.+)$")
 _SPEED = re.compile(
     r"(\d+(?:\.\d+)?)\s*"
-    r"(gigabitethernet|gigabit|gige|gbe|gbit/?s|gbps|gbits|gb/s|gbit|gb|ge|g|mbit/?s|mbps|mbit)(?![a-z])"
+    r"(gigabitethernet|gigabit|gige|gbe|gbit/?s|gbps|gbits|gb/s|gbit|gb|ge|g|mbit/?s|mbits|mbps|mb/s|mbit)(?![a-z])"
 )
 _WORDS = {
     "tcp": "tcp", "ethernet": "", "eth": "", "socket": "tcp", "sockets": "tcp", "ipoib": "tcp",
@@ -119,31 +123,45 @@ _EXAMPLES = (
 )
 LEGAL = (
     "1GbE to 800GbE (also -TCP, -RDMA, -CPU), InfiniBand FDR, EDR, HDR, NDR, XDR, EFA, Aries, Slingshot, "
-    "Omni-Path, NVLink1 to 5, PCIe3 to 5; 4xHDR for four of them a node; NVLink+25GbE for inside and between"
+    "Omni-Path, NVLink1 to 5, PCIe3 to 5; 4xHDR for four of them a node; NVLink+25GbE for both; "
+    "one's own: 200Mbit/s@1ms, 12.5GB/s@20us"
 )
 
 
+def unknown_between(gpus_per_node: int) -> Link:
+    """The prior of a network that nobody told: who buys more GPUs a node buys a faster network for them."""
+    line = _UNKNOWN_B_S * (gpus_per_node / _USUAL_GPUS) ** 0.5
+    return Link("network not told", 20e-6, line, 0.7, 0.8, is_told=False)
+
+
 def find_link(name: str, where: str = "--network") -> Link:
-    """The link of a name, such as ``25GbE-RDMA``, ``8xHDR``, ``InfiniBand EDR``, ``1GbE@2ms``.
+    """The link of a name, such as ``25GbE-RDMA``, ``8xHDR``, ``InfiniBand EDR``, or one's own.
+
+    ``1GbE@2ms`` and ``200Mbit/s@1ms`` add a latency to what a message on such a link usually takes.
+    ``12.5GB/s@20us`` is taken as it stands: what an allreduce reaches, and all that a message takes.
 
     Raises:
         InputError: No such name; names the nearest.
     """
-    text, _, delay = name.strip().lower().replace("(4x)", "").partition("@")
+    text, delay_s = split_delay(name, where)
+    speed = read_bytes_per_s(text, where)
+    if speed is not None:
+        alpha_s = _TCP_ALPHA_S if delay_s is None else delay_s
+        return Link(f"link of {speed / 1e9:g} GB/s", alpha_s, speed, 1.0, _TOLD_SPREAD)
+    text = text.strip().lower().replace("(4x)", "")
     packed = _NOISE.sub("", text)
     count = _COUNT.match(packed)
     link: Link | None
     if count and int(count[1]):
         link = _several(int(count[1]), find_link(count[2], where))
     else:
-        link = _find_plain(packed) or _find_words(text)
+        link = None if text.startswith("-") else _find_plain(packed) or _find_words(text)
     if link is None:
         raise InputError(f"unknown network {name!r}; {_nearest(text)}", where=where, legal=LEGAL)
-    if delay:
-        delay_s = _delay_s(delay, where)
-        name = f"{link.name} + {delay.strip()}"
-        return replace(link, name=name, alpha_s=link.alpha_s + delay_s, delay_s=delay_s)
-    return link
+    if delay_s is None:
+        return link
+    told = f"{1e3 * delay_s:g} ms" if delay_s >= 1e-3 else f"{1e6 * delay_s:g} us"
+    return replace(link, name=f"{link.name} + {told}", alpha_s=link.alpha_s + delay_s, delay_s=delay_s)
 
 
 def _several(count: int, link: Link) -> Link:
@@ -151,19 +169,27 @@ def _several(count: int, link: Link) -> Link:
 
 
 def find_links(text: str, where: str = "--network") -> tuple[Link | None, Link | None]:
-    """Links inside and between nodes of a text such as ``NVLink+25GbE``; one name is one link."""
-    whole = _find_words(text.strip().lower().replace("+", " ").replace("(4x)", ""))  # such as TCP+NCCL 25GbE
-    if whole is not None:
-        return None, whole
-    inside: Link | None = None
-    between: Link | None = None
-    for part in text.split("+"):
-        link = find_link(part, where)
-        if link.inside:
-            inside = link
-        else:
-            between = link
-    return inside, between
+    """Links inside and between nodes of a text such as ``NVLink+25GbE``; one name is one link.
+
+    Of two, the first is inside the node where the name does not say it: ``20GB/s@5us+200Mbit/s@1ms``.
+
+    Raises:
+        InputError: A name that is none, more than two, or both of a kind that is inside a node.
+    """
+    parts = text.split("+")
+    if len(parts) > 1 and not counts_bytes(text):
+        whole = _find_words(text.strip().lower().replace("+", " ").replace("(4x)", ""))
+        if whole is not None:  # such as TCP+NCCL 25GbE
+            return None, whole
+    links = [find_link(part, where) for part in parts]
+    if len(links) == 1:
+        return (links[0], None) if links[0].inside else (None, links[0])
+    if len(links) == 2 and links[1].inside:
+        links.reverse()
+    if len(links) > 2 or links[1].inside:
+        legal = "one link, or two: inside a node + between nodes, such as NVLink3+25GbE"
+        raise InputError(f"links that do not go together: {text!r}", where=where, legal=legal)
+    return links[0], links[1]
 
 
 def _find_plain(text: str) -> Link | None:
@@ -224,18 +250,12 @@ def ethernet(gbit: float) -> Link:
     reached = 0.94 if gbit <= 2 else 0.72 if gbit <= 10 else max(0.2, _TCP_REACHED * (25 / gbit) ** 0.25)
     # What a slow link loses is its packets' headers, which vary little.
     spread = 0.1 if gbit <= 2 else 0.4
-    return Link(f"{gbit:g}GbE (TCP)", _TCP_ALPHA_S, gbit * _GBIT, reached, spread)
+    name = f"{gbit:g}GbE" if gbit >= 1 else f"{1000 * gbit:g} Mbit/s"
+    return Link(f"{name} (TCP)", _TCP_ALPHA_S, gbit * _GBIT, reached, spread)
 
 
 def _infiniband(gbit: float, grade: str) -> Link:
     return Link(f"InfiniBand {grade}", _IB_ALPHA_S, gbit * _GBIT, 0.65, 0.45)
-
-
-def _delay_s(text: str, where: str) -> float:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*", text)
-    if not match:
-        raise InputError(f"no delay: {text!r}", where=where, legal="such as 100Mbit@1ms, 10GbE@50us")
-    return float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]
 
 
 def _gbit(speed: re.Match[str]) -> float:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hvdtrain.scaling import measured_model as model
-from hvdtrain.scaling.estimation import quantiles
+from hvdtrain.scaling.estimation import densest, quantiles
 from hvdtrain.scaling.measured_fit import Fit
 from hvdtrain.scaling.measured_model import Facts, StepParts
 
@@ -15,8 +15,10 @@ _QUANTILE = 0.10  # the band leaves out this much at each end
 _NORMAL_QUANTILE = 1.2816
 # What the model itself misses, as spreads of the logarithm: of any figure, of a lost share, of each doubling
 # beyond the measured rows, of leaving the node where no row has.
-_MISSED_BASE, _MISSED_OF_LOSS, _MISSED_OF_DOUBLING, _MISSED_OUTSIDE = 0.018, 0.15, 0.004, 0.02
+_MISSED_BELOW, _MISSED_ABOVE = 0.085, 0.018
+_MISSED_OF_LOSS, _MISSED_OF_DOUBLING, _MISSED_OUTSIDE = 0.15, 0.004, 0.02
 _MAX_HALF_WIDTH = 0.15  # a wider band would say nothing
+_MARGIN = 0.05  # between a prediction and the end of a band that was cut
 _MAX_EFFICIENCY = 1.03  # more than linear beyond this is no property of data-parallel training
 
 
@@ -47,13 +49,8 @@ def predict(fitted: Fit, gpus: int, price: float | None = None, samples: float =
     base_gpus, base_throughput = fitted.base
     linear = gpus / base_gpus * base_throughput
     seen = [(model.throughput(fitted.facts, one.theta, gpus) / linear, one.weight) for one in fitted.drawn]
-    low, middle, high = quantiles(seen, (_QUANTILE, 0.5, 1 - _QUANTILE))
     top = math.inf if fitted.is_odd else _MAX_EFFICIENCY
-    middle = min(middle, top)
-    missed = _NORMAL_QUANTILE * middle * _missed(fitted, gpus, middle)
-    low = max(middle - math.hypot(middle - low, missed), middle - _MAX_HALF_WIDTH, 0.1 * middle)
-    high = min(middle + math.hypot(high - middle, missed), low + 2 * _MAX_HALF_WIDTH)
-    high = max(middle, min(high, top + 0.01))
+    low, middle, high = _band(fitted, gpus, seen, top)
     throughput = middle * linear
     parts = model.step_parts(fitted.facts, fitted.estimated.theta, gpus)
     cost = None if price is None else price * gpus * samples / throughput / 3600
@@ -63,16 +60,37 @@ def predict(fitted: Fit, gpus: int, price: float | None = None, samples: float =
     )
 
 
-def _missed(fitted: Fit, gpus: int, efficiency: float) -> float:
-    """Spread of the logarithm that the model's own faults add."""
+def _band(
+    fitted: Fit, gpus: int, seen: Sequence[tuple[float, float]], top: float
+) -> tuple[float, float, float]:
+    """Low end, prediction and high end, from what the draws say and what the model misses."""
+    low, middle, high = (min(one, top) for one in quantiles(seen, (_QUANTILE, 0.5, 1 - _QUANTILE)))
+    below, above = _missed(fitted, gpus, middle)
+    low = middle - math.hypot(middle - low, _NORMAL_QUANTILE * middle * below)
+    high = min(middle + math.hypot(high - middle, _NORMAL_QUANTILE * middle * above), top + 0.01)
+    width = 2 * _MAX_HALF_WIDTH
+    if high - low > width:
+        # Too wide to say something: the part around the prediction that holds the most.
+        low = max(low, middle - width + _MARGIN)
+        low, high = densest(seen, width, (low, max(low + width, min(high, middle + width - _MARGIN))))
+    return max(low, 0.1 * middle), middle, high
+
+
+def _missed(fitted: Fit, gpus: int, efficiency: float) -> tuple[float, float]:
+    """Spreads of the logarithm, below and above, that the model's own faults add.
+
+    Below they are larger: a job loses to causes that the model does not have, and nothing makes it faster.
+    """
     node = fitted.facts.gpus_per_node
     parts = (
-        _MISSED_BASE,
         _MISSED_OF_LOSS * max(0.0, 1 - efficiency),
         _MISSED_OF_DOUBLING * max(0.0, math.log2(gpus / fitted.measured_to)),
         _MISSED_OUTSIDE if fitted.measured_to <= node < gpus else 0.0,
+        fitted.noise,
     )
-    return math.hypot(*parts)
+    rest = math.hypot(*parts)
+    below = _MISSED_BELOW if len(fitted.rows) == 1 else _MISSED_ABOVE
+    return math.hypot(rest, below), math.hypot(rest, _MISSED_ABOVE)
 
 
 def swap(fitted: Fit, facts: Facts, gpus: int, shifts: Mapping[int, float] | None = None) -> float:

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hvdtrain.scaling import measured_model as model
+from hvdtrain.scaling.advise import Gate
 from hvdtrain.scaling.links import Link, find_link
 from hvdtrain.scaling.measured import Prediction, predict, swap
 from hvdtrain.scaling.measured_fit import Fit, fit
+from hvdtrain.scaling.measured_gates import Figures, keeps, make_gates
 from hvdtrain.scaling.measured_input import Measured
+from hvdtrain.scaling.network import named_level
 
 _NO_LOSS = 0.07  # a smaller share of the step lost to scaling is no bottleneck
 _MIN_GAIN = 0.01
@@ -43,28 +46,35 @@ class Answer:
     bottleneck: str
     verdict: str
     what_if: tuple[WhatIf, ...]
+    gates: tuple[Gate, ...]
     notes: tuple[str, ...]
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether a gate does not hold."""
+        return not all(gate.holds for gate in self.gates)
 
 
 def answer(measured: Measured) -> Answer:
     """Fits, predicts and judges."""
     fitted = fit(measured)
     told = {gpus: predict(fitted, gpus, measured.price, measured.samples) for gpus in _counts(measured)}
-    recommended = _recommend(measured.rows, told)
+    figures = {gpus: _figures(measured, fitted, one) for gpus, one in told.items()}
+    recommended = _recommend(measured, figures)
     beyond = max(measured.rows) if max(measured.predict) > max(measured.rows) else min(measured.rows)
     last = told[max(measured.predict)]
     bottleneck = _bottleneck(fitted, measured, last)
     changes = tuple(_what_if(fitted, measured, last))
+    shown = _as_measured(fitted, measured.rows, told)
     return Answer(
         tuple(told[gpus] for gpus in measured.predict),
         tuple(told[gpus] for gpus in measured.rows),
         recommended,
         recommended > beyond,
         bottleneck,
-        _verdict(
-            fitted, _as_measured(fitted, measured.rows, told), (recommended, beyond), bottleneck, changes
-        ),
+        _verdict(fitted, shown, (recommended, beyond), bottleneck, changes),
         changes,
+        make_gates(measured.limits, list(figures.values()), figures[last.gpus]),
         fitted.notes,
     )
 
@@ -77,25 +87,34 @@ def _counts(measured: Measured) -> list[int]:
     return sorted({*measured.rows, *measured.predict, *doublings})
 
 
-def _recommend(rows: Mapping[int, float], told: Mapping[int, Prediction]) -> int:
-    """The knee: the largest throughput times efficiency (Kleinrock's power), of those efficient enough.
+def _figures(measured: Measured, fitted: Fit, one: Prediction) -> Figures:
+    """A measured row counts as measured, but for one that was left out and for those that were asked for."""
+    rows, gpus = measured.rows, one.gpus
+    throughput = one.throughput
+    if gpus in rows and gpus not in measured.predict and gpus != fitted.left_out:
+        throughput = rows[gpus]
+    base_gpus, base = fitted.base
+    hours = measured.samples / throughput / 3600
+    cost = None if measured.price is None else measured.price * gpus * hours
+    return Figures(gpus, throughput / gpus / (base / base_gpus), hours, cost)
 
-    Each doubling must then give at least the square root of two. A measured row counts as measured.
+
+def _recommend(measured: Measured, figures: Mapping[int, Figures]) -> int:
+    """The knee: the largest throughput times efficiency (Kleinrock's power), of those that keep the limits.
+
+    Each doubling must then give at least the square root of two.
     """
-    first = min(rows)
-
-    def efficiency(gpus: int) -> float:
-        return rows[gpus] / gpus / (rows[first] / first) if gpus in rows else told[gpus].efficiency
-
-    fit_to_use = [gpus for gpus in told if efficiency(gpus) >= _LEAST_EFFICIENCY and gpus >= first] or [first]
-    return max(fit_to_use, key=lambda gpus: gpus * efficiency(gpus) ** 2)
+    first = min(measured.rows)
+    enough = [one for one in figures.values() if one.efficiency >= _LEAST_EFFICIENCY and one.gpus >= first]
+    allowed = [one for one in enough if keeps(measured.limits, one)] or enough or [figures[first]]
+    return max(allowed, key=lambda one: one.gpus * one.efficiency**2).gpus
 
 
 def _bottleneck(fitted: Fit, measured: Measured, last: Prediction) -> str:
     """What takes most of the efficiency at the largest number of GPUs asked for."""
     leaves = last.gpus > fitted.facts.gpus_per_node
     blind = len(measured.rows) == 1 and measured.network is None and measured.batch_per_gpu is None
-    if blind and leaves:
+    if (blind and leaves) or not fitted.is_explained:
         return "unknown"
     if 1 - last.efficiency < _NO_LOSS and sum(last.loss_shares.values()) < _NO_LOSS:
         return "none"
@@ -124,17 +143,18 @@ def _what_if(fitted: Fit, measured: Measured, last: Prediction) -> Sequence[What
         options.append(
             ("twice the bandwidth between nodes", swap(fitted, facts, gpus, {model.BETWEEN: math.log(2)}))
         )
-        faster = _other_transport(facts.between)
+        faster = _other_transport(facts.between.link)
         if faster:
-            options.append(
-                (f"{faster.name} between nodes", swap(fitted, replace(facts, between=faster), gpus))
-            )
+            other = swap(fitted, replace(facts, between=named_level(faster)), gpus)
+            options.append((f"{faster.name} between nodes", other))
     gains = [WhatIf(change, last.throughput * value / now, value / now - 1) for change, value in options]
     return sorted((one for one in gains if one.gain >= _MIN_GAIN), key=lambda one: -one.gain)
 
 
-def _other_transport(link: Link) -> Link | None:
-    """RDMA where it is TCP; GPUs that reduce where CPUs do."""
+def _other_transport(link: Link | None) -> Link | None:
+    """RDMA where it is TCP by name; GPUs that reduce where CPUs do."""
+    if link is None or not link.is_told:
+        return None
     gbit = link.line_b_s * 8 / 1e9
     if not link.on_gpu and not link.inside:
         return find_link(f"{gbit:g}GbE-TCP")
@@ -168,8 +188,11 @@ def _verdict(
         place = _place(fitted, last) if bottleneck in ("latency", "bandwidth") else ""
         parts.append(f"at {_gpus(last.gpus)} {_percent(share)} of the step {_CAUSES[bottleneck]}{place}")
     elif bottleneck == "unknown":
-        parts.append("what limits cannot be told from one row without network and batch")
-    if changes and bottleneck != "none":
+        source = (
+            "one row without network and batch" if fitted.is_explained else "rows that no mechanism explains"
+        )
+        parts.append(f"what limits cannot be told from {source}")
+    if changes and bottleneck != "none" and fitted.is_explained:
         parts.append(f"{changes[0].change} would help most ({_percent(changes[0].gain)} more throughput)")
     return "; ".join(parts) + "."
 
@@ -187,9 +210,8 @@ def _as_measured(
 def _against(more: Prediction, fewer: Prediction) -> str:
     gain = more.throughput / fewer.throughput
     dearer = more.gpus / fewer.gpus / gain - 1
-    return (
-        f"{gain:.3g} times the throughput of {_gpus(fewer.gpus)} at {_percent(dearer)} more cost per sample"
-    )
+    cost = f"{_percent(abs(dearer))} {'more' if dearer >= 0 else 'less'} cost per sample"
+    return f"{gain:.3g} times the throughput of {_gpus(fewer.gpus)} at {cost}"
 
 
 def _place(fitted: Fit, last: Prediction) -> str:

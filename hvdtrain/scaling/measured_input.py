@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hvdtrain.errors import InputError
-from hvdtrain.scaling.links import UNKNOWN_BETWEEN, UNKNOWN_INSIDE, Link, find_links
+from hvdtrain.scaling.measured_gates import NO_LIMITS, Limits
+from hvdtrain.scaling.network import Network, read_network
 
 MAX_GPUS = 1_000_000
 _LARGEST = 1e15  # far above any rate or count, and no product of some is infinite
@@ -80,12 +81,13 @@ class Measured:
         params: Parameters that are trained.
         predict: Numbers of GPUs to predict, ascending.
         gpus_per_node: GPUs of a full node; None if not told.
-        network: Name of the network, such as ``25GbE`` or ``NVLink+100GbE-RDMA``; None if not told.
+        network: Name of the network, such as ``NVLink+100GbE-RDMA``, or a file of it; None if not told.
         batch_per_gpu: Samples of a micro-batch; None if not told.
         accumulate: Micro-batches a step.
         bytes_per_param: Bytes of a gradient's element on the wire: 4, or 2 with fp16 compression.
         price: Price of a GPU-hour; None if not told.
         samples: Samples that the cost is of.
+        limits: What must hold.
     """
 
     rows: Mapping[int, float]
@@ -98,13 +100,20 @@ class Measured:
     bytes_per_param: float = 4.0
     price: float | None = None
     samples: float = 1e6
+    limits: Limits = NO_LIMITS
 
-    def links(self) -> tuple[Link, Link]:
-        """Links inside and between nodes, with priors for those that are not told."""
-        inside, between = find_links(self.network) if self.network else (None, None)
-        if between is None and inside is not None and self.gpus_per_node is None:
-            between = inside  # one machine with a switch: no number of GPUs leaves it
-        return inside or UNKNOWN_INSIDE, between or UNKNOWN_BETWEEN
+    def machine(self) -> Network:
+        """Its two levels, with priors for those that are not told.
+
+        Raises:
+            InputError: The network's file holds no usable fit, or its name is unknown.
+        """
+        network = read_network(self.network, self.node_size())
+        inside, between = network.inside.link, network.between.link
+        named_inside = inside is not None and inside.is_told and inside.inside
+        if self.gpus_per_node is None and named_inside and between is not None and not between.is_told:
+            return replace(network, between=network.inside)  # a machine with a switch: no GPUs leave it
+        return network
 
     def node_size(self) -> int:
         """GPUs of a node; eight if not told, as most machines have."""

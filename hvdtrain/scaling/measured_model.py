@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hvdtrain.scaling.collectives import Cost, cheapest
+from hvdtrain.scaling.collectives import Cost
 from hvdtrain.scaling.links import Link
+from hvdtrain.scaling.network import Level
 from hvdtrain.scaling.straggling import excess_of_max, smooth_max
 
 _FUSED_BYTES = 64 * 2**20  # the default fusion buffer of Horovod
@@ -38,16 +39,16 @@ class Facts:
     Attributes:
         gradient_bytes: Bytes that each rank reduces in a step.
         gpus_per_node: Ranks of a full node.
-        inside: Link inside a node.
-        between: Link of a node to the others.
+        inside: Level inside a node.
+        between: Level of the nodes.
         samples_per_step: Samples of one rank in a step (batch per GPU times accumulation), None if not told.
         accumulate: Micro-batches a step.
     """
 
     gradient_bytes: float
     gpus_per_node: int
-    inside: Link
-    between: Link
+    inside: Level
+    between: Level
     samples_per_step: float | None
     accumulate: int = 1
 
@@ -68,14 +69,15 @@ SAMPLES, COMPUTE, INSIDE, BETWEEN, CONTENTION, _, _, CONGESTION, LOADER = range(
 
 # Median and scale of the logarithm. They are broad on purpose: what published runs of many sites have, not
 # what one site has.
-PRIOR_STEP_S, PRIOR_STEP_SPREAD = 0.3, 0.6
-_CONTENTION = (0.20, 0.5)
+USUAL_STEP_S, _STEP_SPREAD = 0.3, 0.6  # of a micro-batch
+_CONTENTION = (0.20, 0.7)
 _CONTENTION_CPU = (0.05, 0.7)  # CPUs reduce and send: the GPU's arithmetic hardly notices
 _SPREAD_INSIDE = (0.021, 0.6)
+_ANY_SPREAD_INSIDE = (0.03, 0.9)  # sequences differ in length; also where the unit of a rate is not known
 _SPREAD_BETWEEN = (0.014, 0.7)
 _CONGESTION = (0.06, 0.8)
-_LOADER_PER_S = (24_000.0, 0.6)  # decoded images a second of a node
-_TOKENS_PER_S = 4_000.0  # above this rate per GPU a sample is no image
+_LOADER_PER_S = (24_000.0, 1.0)  # decoded images a second of a node
+_TOKENS_PER_S = 4_000.0  # above this rate per GPU a sample is no image: it is a part of a sequence
 _MIN_STEP_S = 2e-3
 
 
@@ -92,19 +94,30 @@ def is_plausible(samples_per_step: float, rate_per_gpu: float) -> bool:
     return samples_per_step / rate_per_gpu >= _MIN_STEP_S
 
 
+def fast_enough(link: Link, gradient_bytes: float, step_s: float) -> Link:
+    """The prior of a network that nobody told, for a job whose micro-batch takes ``step_s`` seconds.
+
+    Who trains on many nodes has a network for it: one on which a ring's bytes pass while backward runs.
+    """
+    needed = 2 * gradient_bytes / (_BACKWARD_SHARE * step_s)
+    return replace(link, line_b_s=max(link.line_b_s, needed / link.reached))
+
+
 def make_prior(facts: Facts, rate_per_gpu: float) -> Prior:
     """The prior of a job whose ranks reach about ``rate_per_gpu`` samples a second each."""
-    samples = facts.samples_per_step or rate_per_gpu * PRIOR_STEP_S
-    loader = _LOADER_PER_S
+    samples = facts.samples_per_step or rate_per_gpu * facts.accumulate * USUAL_STEP_S
+    loader, spread_inside = _LOADER_PER_S, _SPREAD_INSIDE
     if rate_per_gpu > _TOKENS_PER_S:
         loader = (50 * rate_per_gpu * facts.gpus_per_node, 1.0)
+    if facts.samples_per_step is None or rate_per_gpu > _TOKENS_PER_S:
+        spread_inside = _ANY_SPREAD_INSIDE
     pairs = (
-        (samples, 0.0 if facts.samples_per_step else PRIOR_STEP_SPREAD),
+        (samples, 0.0 if facts.samples_per_step else _STEP_SPREAD),
         (samples / rate_per_gpu, 2.0),
         (1.0, facts.inside.spread),
         (1.0, facts.between.spread),
         _CONTENTION if facts.between.on_gpu else _CONTENTION_CPU,
-        _SPREAD_INSIDE,
+        spread_inside,
         _SPREAD_BETWEEN,
         _CONGESTION,
         loader,
@@ -151,24 +164,21 @@ def allreduce_cost(facts: Facts, theta: Sequence[float], ranks: int) -> Cost:
     buffers = max(1, round(facts.gradient_bytes / _FUSED_BYTES))
     each = facts.gradient_bytes / buffers
     in_node, nodes = min(ranks, facts.gpus_per_node), math.ceil(ranks / facts.gpus_per_node)
-    costs = []
+    inside = facts.inside.cost(each, in_node)
+    between = facts.between.cost(each, nodes)
+    latency = inside.latency_s + between.latency_s
+    if in_node > 1 and nodes > 1:
+        latency -= min(facts.inside.fixed_s, facts.between.fixed_s)  # the engine is asked once
+    # The ring runs through all ranks: the NIC carries the bytes of p of them, not of M nodes.
+    transfers = []
     if in_node > 1:
-        costs.append(_scaled(cheapest(each, ranks, facts.inside.wire)[1], math.exp(theta[INSIDE])))
+        transfers.append(facts.inside.cost(each, ranks).transfer_s / math.exp(theta[INSIDE]))
     if nodes > 1:
-        between = cheapest(each, nodes, facts.between.wire)[1]
-        # The ring runs through all ranks: the NIC carries the bytes of p of them, not of M nodes.
-        whole = cheapest(each, ranks, facts.between.wire)[1]
         speed = math.exp(theta[BETWEEN]) * (2 / nodes) ** math.exp(theta[CONGESTION])
-        costs.append(_scaled(Cost(between.latency_s, whole.transfer_s), speed))
-    slowest = max(costs, key=lambda cost: cost.transfer_s)
-    latency = sum(cost.latency_s for cost in costs)
-    return Cost(buffers * latency, buffers * slowest.transfer_s)
+        transfers.append(facts.between.cost(each, ranks).transfer_s / speed)
+    return Cost(buffers * latency, buffers * max(transfers))
 
 
 def throughput(facts: Facts, theta: Sequence[float], ranks: int) -> float:
     """Samples a second of all ranks."""
     return ranks * math.exp(theta[SAMPLES]) / step_parts(facts, theta, ranks).total_s
-
-
-def _scaled(cost: Cost, speed: float) -> Cost:
-    return Cost(cost.latency_s, cost.transfer_s / speed)

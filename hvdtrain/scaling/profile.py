@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.scaling.calibration_points import Calibration, parse_calibration
 from hvdtrain.scaling.fields import Fields, read_document
 
 _MAKER = "hvdtrain profile"
@@ -157,10 +158,14 @@ class Profile:
     gpu: Gpu | None
     noise_scale: NoiseScale | None
     samples_per_s: float
+    calibration: Calibration | None = None
 
     def document(self) -> dict[str, Any]:
         """The document that the file holds."""
-        return {"schema": 1, **_plain(asdict(self))}
+        document = {"schema": 1, **_plain(asdict(self))}
+        if self.calibration is None:
+            del document["calibration"]
+        return document
 
 
 def read_profile(path: Path) -> Profile:
@@ -218,6 +223,7 @@ def parse_profile(fields: Fields) -> Profile:
         gpu=_gpu(fields.maybe_object("gpu")),
         noise_scale=_noise_scale(fields.maybe_object("noise_scale")),
         samples_per_s=fields.number("samples_per_s", 1e-9),
+        calibration=parse_calibration(fields.maybe_object("calibration")),
     )
 
 

@@ -20,7 +20,7 @@ from statistics import fmean
 from hvdtrain.scaling.collectives import Cost
 from hvdtrain.scaling.job import Job
 from hvdtrain.scaling.network import Network
-from hvdtrain.scaling.overlap import exposed, send
+from hvdtrain.scaling.overlap import added_s
 from hvdtrain.scaling.profile import Profile
 from hvdtrain.scaling.straggling import excess_of_max
 
@@ -75,7 +75,7 @@ def _time(job: Job, network: Network, ranks: int, causes: tuple[str, ...]) -> fl
 
     work = job.compute_s
     if ranks > 1 and latency:
-        work += reduction_s(job, cost) + job.overhead_s / job.local_steps
+        work += reduction_s(_agreeing(job, network, ranks), cost) + job.overhead_s / job.local_steps
     on_node = min(ranks, network.gpus_per_node) if "data" in causes else 1
     busy = work + waited_for_data(job, work, on_node)
     if ranks > 1:
@@ -89,18 +89,16 @@ def _time(job: Job, network: Network, ranks: int, causes: tuple[str, ...]) -> fl
 def calibrate(job: Job, profile: Profile, network: Network) -> Job:
     """Adds what the profile's own reduction took beyond the model, where that level was measured.
 
-    It is taken as a cost of each step that does not depend on the number of ranks. A measured network has the
-    engine's cycle in it.
+    It is taken as a cost of each step that does not depend on the number of ranks.
     """
-    if network.inside.is_measured or network.between.is_measured:
-        job = replace(job, fusing=replace(job.fusing, cycle_s=0.0))
     if profile.size == 1:
         return job
     level = network.inside if len(profile.hosts) == 1 else network.between
     if not level.is_measured:
         return job
     there = replace(network, gpus_per_node=max(host.ranks for host in profile.hosts))
-    modelled = reduction_s(job, lambda num_bytes: there.allreduce(num_bytes, profile.size))
+    agreeing = _agreeing(job, there, profile.size)
+    modelled = reduction_s(agreeing, lambda num_bytes: there.allreduce(num_bytes, profile.size))
     measured = fmean(one.exposed_s for one in profile.ranks)
     return replace(job, overhead_s=max(0.0, measured - modelled))
 
@@ -110,9 +108,14 @@ def reduction_s(job: Job, cost: Callable[[float], Cost]) -> float:
     if job.local_steps > 1:
         return cost(job.gradient_bytes).total_s / job.local_steps
     backward = job.backward_s / job.accumulate
-    overlap = send(job.gradients, cost, job.fusing, backward)
-    # Backward that is slowed ends later, and hides that much more.
-    return max(job.contention * overlap.busy_before_s, exposed(overlap, backward))
+    return added_s(job.gradients, cost, job.fusing, backward, job.contention)
+
+
+def _agreeing(job: Job, network: Network, ranks: int) -> Job:
+    """With what so many ranks need to agree on what is ready."""
+    if not job.fusing.negotiates:
+        return job
+    return replace(job, fusing=replace(job.fusing, agree_s=network.agreement_s(ranks)))
 
 
 def waited_for_data(job: Job, work_s: float, ranks_on_node: int) -> float:

@@ -45,6 +45,10 @@ class Tail:
         beyond = 1 - 0.5 ** (self.ranks / ranks)
         return min(self.max_s, self.p95_s * math.log(0.5 / beyond) / math.log(0.5 / 0.05))
 
+    def scaled(self, factor: float) -> Tail:
+        """The tail of noise that is ``factor`` times as large."""
+        return Tail(factor * self.p95_s, factor * self.max_s, self.ranks)
+
     def is_skewed(self, deviation_s: float) -> bool:
         """Whether the tail is clearly longer than that of normal noise of this standard deviation."""
         return self.p95_s > _SKEWED * _NORMAL_P95 * deviation_s

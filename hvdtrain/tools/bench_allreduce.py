@@ -18,6 +18,7 @@ from hvdtrain.config import TuningConfig
 from hvdtrain.errors import ExitCode, InputError
 from hvdtrain.measure.allreduce import measure_allreduce
 from hvdtrain.measure.allreduce_crew import Crew, open_crew
+from hvdtrain.measure.allreduce_mpi import MpiChannel
 from hvdtrain.measure.allreduce_request import LARGEST_ON_CPUS, LIBRARIES, AllreduceRequest, show_size
 from hvdtrain.measure.network import network_document
 from hvdtrain.topology.devices import Seat, check_seats
@@ -62,8 +63,14 @@ def bench_rank(request: AllreduceRequest, world: World, emit: Emit) -> None:
         rows = measure_allreduce(crew, chosen, tell)
         if world.rank == 0:
             rows.sort(key=lambda row: chosen.libraries.index(row.library))
-            document = network_document(rows, _hosts(crew), notes, device=crew.device.type)
+            document = network_document(rows, _hosts(crew), notes, **_facts(crew))
             tell({"event": "result", "document": document})
+
+
+def _facts(crew: Crew) -> dict[str, str]:
+    """Where the buffers lie, and whose MPI it is: each has algorithms of its own."""
+    facts = {"device": crew.device.type}
+    return {**facts, "mpi": crew.channel.library} if isinstance(crew.channel, MpiChannel) else facts
 
 
 def _libraries(crew: Crew, request: AllreduceRequest, tell: Emit) -> tuple[str, ...]:

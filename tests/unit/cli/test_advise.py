@@ -116,7 +116,10 @@ def test_a_gate_on_measured_throughputs(capsys):
         (("--min-efficiency", "80"), "must be a number above 0 and at most 1, found '80'"),
         (("--max-gpus", "0"), "Invalid value for '--max-gpus'"),
         (("--measured", "1:2"), "give the model's number of parameters, such as --params 25.6M"),
-        (("--measured", "1:2", "--params", "2M", "--budget", "3"), "--budget: goes with a profile only"),
+        (
+            ("--measured", "1:2", "--params", "2M", "--budget", "3"),
+            "--budget: throughputs do not tell how much",
+        ),
         (("--measured", "1:2", "--params", "2M", "--predict", "x"), "--predict: no number of GPUs: 'x'"),
         ((*MEASURED[:-1], "25GBX"), "--network: unknown network '25GBX'; the nearest name is 25GbE"),
         (("none.json",), "none.json: cannot be read: No such file"),

@@ -54,21 +54,28 @@ class World:
                 everywhere.append(value)
             if kind == "sent":
                 end = now
-            # The engine's thread is free: it takes all that is ready everywhere, up to its buffer.
+            # The engine's thread is free: it takes all that is ready everywhere, one
+            # buffer after the other, and looks again when the last of them is sent.
             if now >= busy_until and sent < len(everywhere) and not self._due(now):
-                size = 0
-                while sent < len(everywhere):
-                    more = self.gradients[everywhere[sent]][0]
-                    if size and size + more > self.fuse_bytes:
-                        break
-                    size, sent = size + more, sent + 1
-                busy_until = now + self._ring(size)
-                self._at(busy_until, ("sent", size))
+                busy_until = now + sum(map(self._ring, self._fused(everywhere[sent:])))
+                sent = len(everywhere)
+                self._at(busy_until, ("sent", sent))
         computed = max(
             max(0.0, self.load_s + self.forward_s + late[rank]) + self.backward_s
             for rank in range(self.ranks)
         )
         return max(computed, end) + self.optimizer_s
+
+    def _fused(self, numbers):
+        """Bytes of the buffers that these gradients make."""
+        sizes = []
+        for number in numbers:
+            more = self.gradients[number][0]
+            if sizes and sizes[-1] + more <= self.fuse_bytes:
+                sizes[-1] += more
+            else:
+                sizes.append(more)
+        return sizes
 
     def _ring(self, size):
         """Reduce-scatter, then allgather: each rank passes a chunk on as soon as it has it from its

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hvdtrain.errors import InputError
 from hvdtrain.scaling import collectives as c
+from hvdtrain.scaling.open_mpi import open_mpi
 
 WIRE = c.Wire(alpha_s=10e-6, beta_s=1e-9, gamma_s=0.5e-9)
 
@@ -93,6 +94,23 @@ def test_one_outlier_does_not_break_the_fit(index, factor):
     found = c.fit_wire(times, 4)
     assert found.wire.alpha_s == pytest.approx(20e-6, rel=0.02)
     assert found.wire.beta_s == pytest.approx(2e-10, rel=0.02)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_of_few_samples_all_count(count):
+    # A line through two of three would call the largest an outlier, and with it the bandwidth.
+    times = samples()[:: len(SIZES) // count][:count]
+    times[-1] = (times[-1][0], 1.2 * times[-1][1])
+    found = c.fit_wire(times, 4)
+    assert c.ring(times[-1][0], 4, found.wire).total_s == pytest.approx(times[-1][1], rel=0.15)
+    assert c.ring(times[0][0], 4, found.wire).total_s == pytest.approx(times[0][1], rel=0.15)
+
+
+def test_another_algorithm_can_be_fitted():
+    wire = c.Wire(20e-6, 2e-10)
+    times = [(size, open_mpi(size, 3, wire).total_s) for size in SIZES]
+    found = c.fit_wire(times, 3, open_mpi)
+    assert (found.wire.alpha_s, found.wire.beta_s) == (pytest.approx(20e-6), pytest.approx(2e-10))
 
 
 def test_the_residual_tells_how_far_off_the_samples_are():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hvdtrain.scaling.estimation import draws, estimate, make_misfit, quantiles, solve
+from hvdtrain.scaling.estimation import densest, draws, estimate, make_misfit, quantiles, solve
 
 
 def test_a_system_is_solved():
@@ -52,6 +52,14 @@ def test_two_explanations_are_both_drawn():
     drawn = draws(modes, 400, make_misfit(model, [2.0], 0.1, *known))
     positive = sum(one.weight for one in drawn if one.theta[0] > 0)
     assert positive / sum(one.weight for one in drawn) == pytest.approx(0.5, abs=0.02)
+
+
+def test_the_densest_part():
+    values = [(0.1, 1.0), (0.5, 2.0), (0.6, 2.0), (0.9, 3.0)]
+    assert densest(values, 0.2, (0.0, 1.0)) == (0.5, 0.7)
+    assert densest(values, 0.4, (0.0, 1.0)) == (0.5, 0.9)
+    assert densest([(0.1, 1.0), (0.9, 1.0)], 0.2, (0.0, 1.0)) == (0.8, 1.0)
+    assert densest(values, 0.2, (0.0, 0.4)) == pytest.approx((0.1, 0.3))
 
 
 def test_quantiles_of_weights():

@@ -7,6 +7,7 @@ import pytest
 from hvdtrain.errors import InputError
 from hvdtrain.scaling.collectives import Wire, ring
 from hvdtrain.scaling.network import Level, Network, read_network
+from hvdtrain.scaling.open_mpi import open_mpi
 
 
 def fit(level="between", library="horovod", ranks=2, alpha_s=2e-3, beta=1e-9, residual=0.03):
@@ -18,6 +19,16 @@ def fit(level="between", library="horovod", ranks=2, alpha_s=2e-3, beta=1e-9, re
         "beta_s_per_byte": beta,
         "residual": residual,
         "algorithm": "ring",
+    }
+
+
+def row(library, num_bytes, time_s):
+    return {
+        "bytes": num_bytes,
+        "time_s": time_s,
+        "library": library,
+        "level": "between",
+        "dtype": "float32",
     }
 
 
@@ -35,17 +46,43 @@ def write(tmp_path):
 def test_bare_mpi_tells_the_engine_from_the_messages(write):
     path = write(fit(alpha_s=2e-3, beta=1.2e-9), fit(library="mpi", alpha_s=5e-4))
     level = read_network(path, 1).between
-    # 2 messages at 2 ranks: 3 ms of each allreduce are the engine's
-    assert (level.wire.alpha_s, level.fixed_s) == (pytest.approx(5e-4), pytest.approx(3e-3))
+    # 2 messages of a ring of 2 ranks are 1 ms, two agreements 2 * 0.5 ms: 2 of 4 ms are the engine's own
+    assert (level.wire.alpha_s, level.fixed_s) == (pytest.approx(5e-4), pytest.approx(2e-3))
     assert level.wire.beta_s == 1.2e-9
     assert level.is_measured
     cost = read_network(path, 1).allreduce(1e6, 4)
-    assert cost.latency_s == pytest.approx(6 * 5e-4 + 3e-3)
+    assert cost.latency_s == pytest.approx(6 * 5e-4 + 2e-3)
+
+
+def test_a_fast_network_waits_for_the_cycle_of_the_benchmark_only(write):
+    # 1.1 ms an allreduce, 20 us the messages and agreements: all but 0.1 ms is the cycle's
+    level = read_network(write(fit(alpha_s=0.55e-3), fit(library="mpi", alpha_s=5e-6)), 1).between
+    assert level.fixed_s == pytest.approx(1e-4)
+
+
+def test_ranks_agree_by_the_messages_of_an_allreduce(write):
+    network = read_network(write(fit(), fit(library="mpi", alpha_s=5e-4)), 1)
+    # recursive doubling: 1 round, 3 with one rank beyond the power of two, 2
+    assert [network.agreement_s(ranks) for ranks in (1, 2, 3, 4)] == pytest.approx([0, 5e-4, 1.5e-3, 1e-3])
 
 
 def test_without_bare_mpi_a_cycle_is_the_engine_s(write):
     level = read_network(write(fit(alpha_s=2e-3)), 1).between
-    assert (level.wire.alpha_s, level.fixed_s) == (pytest.approx(1.5e-3), pytest.approx(1e-3))
+    assert (level.wire.alpha_s, level.fixed_s) == (pytest.approx(1.5e-3), 0)
+
+
+def test_what_open_mpi_did_is_fitted_where_the_file_says_that_it_was(write):
+    wire, ranks = Wire(1e-4, 1e-9), 3
+    sizes = [8 * 4**i for i in range(11)]
+    rows = [row("mpi", size, open_mpi(size, ranks, wire).total_s) for size in sizes]
+    rows += [row("horovod", size, 1.1e-3 + open_mpi(size, ranks, wire).transfer_s) for size in sizes]
+    fits = [fit(ranks=ranks), fit(library="mpi", ranks=ranks)]
+    level = read_network(write(*fits, rows=rows, device="cpu", mpi="Open MPI v5.0.11"), 1).between
+    assert (level.wire.alpha_s, level.wire.beta_s) == (pytest.approx(1e-4), pytest.approx(1e-9))
+    assert level.fixed_s == pytest.approx(1e-4)
+    assert level.cost(1e7, 3).transfer_s == pytest.approx(3 * 1e-2)
+    other = read_network(write(*fits, rows=rows, device="cuda", mpi="Open MPI v5.0.11"), 1).between
+    assert other.cost(1e7, 3).transfer_s == pytest.approx(4 / 3 * 1e-2)
 
 
 def test_the_engine_that_trains_is_preferred(write):
@@ -66,7 +103,20 @@ def test_another_link_keeps_what_the_engine_takes(write):
     level = read_network(f"{path}+100Mbit@1ms", 1).between
     assert level.wire.alpha_s == pytest.approx(1.5e-3)
     assert 1 / level.wire.beta_s == pytest.approx(0.94 * 12.5e6)
-    assert level.fixed_s == pytest.approx(3e-3)
+    assert level.fixed_s == pytest.approx(2e-3)
+
+
+def test_a_link_inside_replaces_the_measured_one_there(write):
+    path = write(fit(level="inside"), fit(beta=2e-9))
+    network = read_network(f"{path}+NVLink3", 8)
+    assert "NVLink3" in network.inside.source
+    assert network.between.wire.beta_s == 2e-9
+
+
+def test_a_network_that_nobody_told_grows_with_the_node():
+    slow, fast = (read_network(None, node).between for node in (4, 16))
+    assert slow.wire.beta_s == pytest.approx(2 * fast.wire.beta_s)
+    assert not slow.link.is_told
 
 
 def test_names_and_nothing(tmp_path):

@@ -11,7 +11,7 @@ from hvdtrain.scaling.collectives import Cost, Wire, ring
 from hvdtrain.scaling.fields import Fields
 from hvdtrain.scaling.job import make_job
 from hvdtrain.scaling.network import Level, Network
-from hvdtrain.scaling.overlap import Buffer, Fusing, bucket, exposed, send, walk
+from hvdtrain.scaling.overlap import Buffer, Fusing, bucket, exposed, fused, send, walk
 from hvdtrain.scaling.profile import ReadyGradient, parse_profile
 from hvdtrain.scaling.step import CAUSES, reduction_s, step_at, step_time, uneven_share, waited_for_data
 from tests.unit.scaling.profiles import profile_document, rank_times
@@ -43,7 +43,7 @@ def test_buffers_are_sent_in_turn():
 
 def test_buckets_wait_for_their_last_gradient():
     gradients = [ReadyGradient(size, when) for size, when in ((10, 1), (10, 2), (25, 3), (5, 4))]
-    assert bucket(gradients, 20) == [Buffer(20, 2), Buffer(25, 3), Buffer(5, 4)]
+    assert bucket(gradients, 20) == [Buffer(20, 2, 2), Buffer(25, 3), Buffer(5, 4)]
     assert bucket([], 20) == []
 
 
@@ -52,10 +52,34 @@ def test_an_engine_takes_what_is_ready_when_it_is_free():
     gradients = [ReadyGradient(size, when) for size, when in ((10, 1), (20, 2), (10, 3), (5, 4))]
     overlap = send(gradients, seconds, Fusing(100), 4)
     assert (overlap.num_buffers, overlap.end_s) == (3, 8.5)
-    # no buffer beyond 25 B: 10; 20; 10+5
-    assert send(gradients, seconds, Fusing(25), 4).num_buffers == 3
-    # looks a second after the first is ready: 30 B, 2..6; looks at 7: 15 B, 7..9.5
-    assert send(gradients, seconds, Fusing(100, cycle_s=2.0), 4).end_s == 9.5
+    # no buffer beyond 25 B: 10; 20 and 10, which are ready at one look, 3..6..8; then the last
+    assert send(gradients, seconds, Fusing(25), 4).num_buffers == 4
+    # looks half a cycle after the first is ready: 30 B, 2..6; a cycle is over by then: 15 B, 6..8.5
+    assert send(gradients, seconds, Fusing(100, cycle_s=2.0), 4).end_s == 8.5
+    # cycles of 6 s begin at 2 and 8: 30 B, 2..6; 15 B, 8..10.5
+    assert send(gradients, seconds, Fusing(100, cycle_s=6.0), 4, phase=1 / 6).end_s == 10.5
+
+
+def test_ranks_agree_before_each_reduction_and_while_nothing_is_ready():
+    gradients = [ReadyGradient(10, 1), ReadyGradient(10, 7)]
+    # agreements of 2 s: at 2 on the first, which is sent 4..6; at 6 on nothing; at 8 on the second, 10..12
+    fusing = Fusing(100, cycle_s=0.5, negotiates=True, agree_s=2.0)
+    assert send(gradients, seconds, fusing, 7).end_s == 12
+    # what is over the limit in one cycle needs no other agreement: 3 buffers of 2 s, 4..10
+    both = [ReadyGradient(10, 1)] * 3
+    assert send(both, seconds, replace(fusing, limit_bytes=10), 1).end_s == 10
+
+
+def test_fused_buffers_are_those_that_end_with_the_measured_reduction():
+    # 8 B a second: at 1 the first, 1..2.25; then one of 20 B, ..4.75; then two of 15 B, which end at 6.625
+    gradients = [ReadyGradient(size, when) for size, when in ((10, 1), (20, 2), (10, 3), (5, 4))]
+    found = fused(gradients, Fusing(100), 4, exposed_s=2.625)
+    assert [(one.bytes, one.num_tensors) for one in found] == [(10, 1), (20, 1), (15, 2)]
+    # 1 B a second: the first, 1..11, and all the rest
+    assert [one.bytes for one in fused(gradients, Fusing(100), 4, exposed_s=42.0)] == [10, 35]
+    # nothing exposed: as fast as can be, each on its own
+    assert len(fused(gradients, Fusing(100), 4, exposed_s=0.0)) == 4
+    assert fused([], Fusing(100), 4, exposed_s=1.0) == []
 
 
 def test_the_step_by_hand():
