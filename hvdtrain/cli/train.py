@@ -126,6 +126,7 @@ def _launch(job: Job, path: Path | None, notice: str, **options: Any) -> int:
     from hvdtrain.launch.job import choose_launcher
     from hvdtrain.launch.machine import local_plan
     from hvdtrain.launch.restart import Trail
+    from hvdtrain.train import done
     from hvdtrain.train.reopening import open_run_directory
     from hvdtrain.train.rundir import RunDirectory
 
@@ -144,6 +145,10 @@ def _launch(job: Job, path: Path | None, notice: str, **options: Any) -> int:
         return _show_plan(plan, choose_launcher(plan, options["launcher"]), options["as_json"])
     run = open_run_directory(job, options["run_dir"], overwrite=options["overwrite"])
     view = open_view(job.output.log_every_s)
+    if run.result is not None:
+        view({"event": "note", "text": done.told(run.result)})
+        show_result(dict(run.result), options["as_json"])
+        return int(ExitCode.DONE)
     if notice:
         view({"event": "note", "text": notice})
     restarts = Restarts(options["max_restarts"], Trail(str(run.path)))

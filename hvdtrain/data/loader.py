@@ -56,7 +56,7 @@ class PartitionLoader:
         fill: bool = False,
     ) -> None:
         _check_length(dataset, partition.num_samples)
-        self.partition, self.rank = partition, rank
+        self.partition, self.rank, self.workers = partition, rank, workers
         self._passes = Passes(partition, rank, accumulate, fill, may_skip)
         self._requests = _Requests(self._passes)
         self._prefetcher: Prefetcher[Batch] = Prefetcher(
@@ -78,7 +78,8 @@ class PartitionLoader:
     def batches(self, epoch: int, consumed: int = 0) -> Iterator[Batch]:
         """The rank's batches from ``consumed`` samples, which lie between two steps, to the end of an epoch.
 
-        A new call ends what an earlier call left unread: workers read one epoch at a time.
+        A new call ends what an earlier call left unread: workers read one epoch at a time, and begin with the
+        call.
 
         Raises:
             InputError: An image cannot be read, or ``epoch`` or ``consumed`` is out of range.
@@ -88,6 +89,11 @@ class PartitionLoader:
         self._passes.of_epoch(epoch, consumed)  # raises now what is wrong with them
         self._requests.epoch, self._requests.consumed = epoch, consumed
         return self._prefetcher.items(self.rank)
+
+    @property
+    def has_first(self) -> bool:
+        """Whether the first batch of the newest ``batches`` is to be had without waiting for a worker."""
+        return self._prefetcher.has_first or not self.num_batches(self._requests.consumed)
 
     def close(self) -> None:
         """Ends the worker processes; those that do not stop within 2 s are killed."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.sharedctypes import RawValue
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -60,10 +61,13 @@ class Prefetcher(Generic[Item]):
         self._iterator: Any = None
         self._newest = 0  # number of the newest call of items()
         self._owner = os.getpid()
+        # Without a lock: a worker that is killed would keep it.
+        self._announced = RawValue("Q", 0)
+        self._requests = _Numbered(requests)
         self._loader: DataLoader[Any] | None = DataLoader(
-            reader,
+            _Announcing(reader, self._announced),
             batch_size=None,
-            sampler=requests,
+            sampler=self._requests,
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=pin_memory and torch.cuda.is_available(),
@@ -83,7 +87,7 @@ class Prefetcher(Generic[Item]):
             self.close()
 
     def items(self, rank: int) -> Iterator[Item]:
-        """Reads all items once more; ends what an earlier call left unread.
+        """Reads all items once more; ends what an earlier call left unread. Workers begin at once.
 
         Raises:
             InputError: The data set raised one.
@@ -91,7 +95,17 @@ class Prefetcher(Generic[Item]):
             TrainingError: A worker died.
         """
         self._newest += 1
-        return self._items(rank, self._newest)
+        self._requests.call = self._newest
+        return self._items(rank, self._newest, self._start())
+
+    @property
+    def has_first(self) -> bool:
+        """Whether the first item of the newest call is to be had without waiting for a worker to read it.
+
+        So it is where this process reads itself, and where a worker died, of which the item's place tells.
+        """
+        is_read = int(self._announced.value) == self._newest
+        return is_read or not self._processes or any(one.exitcode is not None for one in self._processes)
 
     def close(self) -> None:
         """Ends the worker processes; those that do not stop within 2 s are killed."""
@@ -103,8 +117,7 @@ class Prefetcher(Generic[Item]):
             self._end_workers(grace_s)
         self._loader = None
 
-    def _items(self, rank: int, number: int) -> Iterator[Item]:
-        items = self._start()
+    def _items(self, rank: int, number: int, items: Iterator[Item | Failure]) -> Iterator[Item]:
         while True:
             if number != self._newest or self._loader is None:
                 raise RuntimeError(
@@ -166,6 +179,33 @@ class Prefetcher(Generic[Item]):
         for process in self._processes:
             process.join()
         self._processes = []
+
+
+class _Numbered(Sampler[tuple[int, Any]]):
+    """Requests, the first of which bears the number of the call that it is for; the others 0."""
+
+    def __init__(self, requests: Sampler[Any]) -> None:
+        self._requests, self.call = requests, 0
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        call = self.call
+        for request in self._requests:
+            yield call, request
+            call = 0
+
+
+class _Announcing(Dataset[Any]):
+    """Reads in a worker, and says when a call's first item is read."""
+
+    def __init__(self, reader: Dataset[Any], announced: Any) -> None:
+        self._reader, self._announced = reader, announced
+
+    def __getitem__(self, numbered: tuple[int, Any]) -> Any:
+        call, request = numbered
+        item = self._reader[request]
+        if call:
+            self._announced.value = call
+        return item
 
 
 _pytorchs_handler: Any = None

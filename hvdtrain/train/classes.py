@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hvdtrain.errors import TrainingError
+from hvdtrain.errors import InputError
 from hvdtrain.train.metrics import classification
 
 
@@ -14,7 +14,7 @@ def classify(
     """Loss and right answers of a batch whose targets are still on the CPU.
 
     Raises:
-        TrainingError: A target is no class of the model's.
+        InputError: A target is no class of the model's.
     """
     if device.type == "cuda":
         # There a wrong label would end the process without a word about it.
@@ -31,14 +31,16 @@ def _check_labels(outputs: torch.Tensor, targets: torch.Tensor) -> None:
         return
     if targets.dtype.is_floating_point:
         kind = str(targets.dtype).removeprefix("torch.")
-        raise TrainingError(
-            f"the data has the label {float(targets[0]):g} of type {kind}: "
-            "labels must be whole numbers, the numbers of classes; mend the data"
+        raise InputError(
+            f"the data has the label {float(targets[0]):g} of type {kind}",
+            legal="whole numbers, the numbers of classes",
+            do="mend the data",
         )
     low, high = int(targets.min()), int(targets.max())
     if low < 0 or high >= outputs.shape[1]:
         wrong = low if low < 0 else high
-        raise TrainingError(
-            f"the data has the label {wrong}, and the model gives scores for {outputs.shape[1]} classes: "
-            f"labels must be 0 to {outputs.shape[1] - 1}; set model.args.num_classes, or mend the data"
+        raise InputError(
+            f"the data has the label {wrong}, and the model gives scores for {outputs.shape[1]} classes",
+            legal=f"labels from 0 to {outputs.shape[1] - 1}",
+            do="give the model as many classes as the data has, or mend the data",
         )

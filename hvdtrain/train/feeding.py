@@ -24,8 +24,8 @@ READS_EVERYTHING = (
 class Batches(Protocol):
     """A loader of ours: ``PartitionLoader`` or ``StreamLoader``."""
 
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        """The rank's passes of an epoch."""
+    def batches(self, epoch: int, consumed: int = 0) -> Iterator[Batch]:
+        """The rank's passes of an epoch, from as many used samples on."""
 
     def close(self) -> None:
         """Ends worker processes."""
@@ -51,6 +51,21 @@ class Pulse:
     asked: Callable[[], None] = lambda: None
 
 
+@dataclass
+class ReadingPlace:
+    """How far the passes over a loader are.
+
+    Attributes:
+        num_passed: Whole passes.
+        consumed: Samples of the present one that all ranks used together.
+        is_inside: Whether there is a present one; one that begins where it was left is none yet.
+    """
+
+    num_passed: int = 0
+    consumed: int = 0
+    is_inside: bool = False
+
+
 class Loader:
     """Batches of this rank's part of a data set, on this rank's device.
 
@@ -59,11 +74,17 @@ class Loader:
     samples that do not count.
 
     ``len`` is the number of batches of an epoch, the same on all ranks.
+
+    Attributes:
+        train: Whether its batches make steps.
+        place: How far it is, for a checkpoint.
+        num_samples: Of an epoch; None of a stream.
     """
 
     def __init__(self, batches: Batches, backend: Backend, pulse: Pulse, *, train: bool = True) -> None:
-        self._batches, self._backend, self._pulse, self._train = batches, backend, pulse, train
-        self._num_passed = 0
+        self._batches, self._backend, self._pulse, self.train = batches, backend, pulse, train
+        self.num_samples: int | None = getattr(getattr(batches, "partition", None), "num_samples", None)
+        self.place = ReadingPlace()
         self.sampler: None = None
 
     def __len__(self) -> int:
@@ -75,26 +96,29 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """The batches as the data set collates them: (inputs, targets) where its samples are pairs."""
         named = self._pulse.epoch()
-        epoch = self._num_passed if named is None else named
-        self._num_passed = epoch + 1
-        (self._pulse.asked if self._train else self._pulse.quiet)()
+        place, self.place = self.place, ReadingPlace(is_inside=True)
+        epoch = place.num_passed if named is None else named
+        self.place.num_passed = epoch
+        (self._pulse.asked if self.train else self._pulse.quiet)()
         try:
-            for count, batch in enumerate(self._asked_for(epoch), 1):
-                if self._train:
+            for count, batch in enumerate(self._asked_for(epoch, place.consumed), 1):
+                self.place.consumed = batch.consumed
+                if self.train:
                     total = None if batch.global_count is None else float(batch.global_count)
                     self._pulse.begin(Share(batch.count, total, batch.number, batch.num_passes), count)
                 elif not batch.count:
                     continue
                 yield moved(self._backend.device, _content(batch))
         finally:
-            if self._train:
+            self.place = ReadingPlace(epoch + 1)
+            if self.train:
                 self._pulse.end()
 
-    def _asked_for(self, epoch: int) -> Iterator[Batch]:
+    def _asked_for(self, epoch: int, consumed: int) -> Iterator[Batch]:
         """The passes, with a word before each of them that it is waited for."""
-        for batch in self._batches.batches(epoch):
+        for batch in self._batches.batches(epoch, consumed):
             yield batch
-            if self._train:
+            if self.train:
                 self._pulse.asked()
 
     def close(self) -> None:

@@ -50,9 +50,9 @@ class ToldStream:
     def __init__(self, stream: StreamLoader, logger: logging.Logger) -> None:
         self._stream, self._logger = stream, logger
 
-    def batches(self, epoch: int) -> Iterator[Batch]:
-        """The rank's passes of an epoch; collective."""
-        yield from self._stream.batches(epoch)
+    def batches(self, epoch: int, consumed: int = 0) -> Iterator[Batch]:
+        """The rank's passes of an epoch, from as many used samples on; collective."""
+        yield from self._stream.batches(epoch, consumed)
         if count := self._stream.num_dropped:
             text = "1 sample was" if count == 1 else f"{count} samples were"
             self._logger.info("epoch %d: %s dropped at the end of the stream (tail=drop)", epoch + 1, text)

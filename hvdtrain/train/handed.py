@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -45,7 +45,7 @@ def check_pair(model: object, optimizer: object, known: Iterable[int]) -> None:
         kind = type(optimizer).__name__
         raise InputError(f"run.distribute got a {kind} as the optimizer", legal="a torch.optim.Optimizer")
     if id(optimizer) in known or isinstance(model, nn.parallel.DistributedDataParallel):
-        raise InputError("run.distribute got what it returned before", do="distribute each optimizer once")
+        raise InputError("run.distribute got what it distributed before", do="distribute each optimizer once")
     if any(parameter.is_meta for parameter in model.parameters()):
         raise InputError(
             "run.distribute got a model on the device meta, which has no values",
@@ -79,6 +79,18 @@ def check_epochs(count: object) -> None:
         InputError: It is none.
     """
     _check_count("run.epochs got", count, 0, 2**31)
+
+
+def check_resume(keep_last: object, signals: object) -> None:
+    """Refuses arguments of ``run.resume`` that are none.
+
+    Raises:
+        InputError: With the argument's name.
+    """
+    _check_count("run.resume got keep_last", keep_last, 1, 2**31)
+    legal = ("SIGTERM", "SIGUSR1", "SIGUSR2")
+    if isinstance(signals, str) or not isinstance(signals, Sequence) or not set(signals) <= set(legal):
+        raise InputError(f"run.resume got signals={signals!r}", legal=f"a list of {', '.join(legal)}")
 
 
 def check_batches(batches: object) -> None:

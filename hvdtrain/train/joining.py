@@ -55,8 +55,8 @@ class _Joined:
         if isinstance(found, str):
             raise InputError(found)
         if self.run is None and found.is_here():
-            self.run = RunDirectory(found.path, found.made, earlier=found.earlier)
-        if self.run is not None:
+            self.run = RunDirectory(found.path, found.made, earlier=found.earlier, result=found.result)
+        if self.run is not None and found.result is None:
             self._keep_log(self.run.logs / f"rank-{self.world.rank}.log")
         if backend.rank:
             return None
@@ -68,8 +68,10 @@ class _Joined:
             self.run = self._open()
         except InputError as error:
             return str(error)
-        self.run.write_json("plan.json", _plan(self.world, seating))
-        return _Opened(self.run.path, self.run.made, _status(self.run.path), self.run.earlier)
+        if self.run.result is None:
+            self.run.write_json("plan.json", _plan(self.world, seating))
+        run = self.run
+        return _Opened(run.path, run.made, _status(run.path), run.earlier, run.result)
 
     def _open(self) -> RunDirectory:
         if self.run is None:
@@ -140,12 +142,14 @@ class _Opened:
         made: As ``RunDirectory`` has it.
         status: The content of its ``status.json``.
         earlier: As ``RunDirectory`` has it: who knows it removes nothing of a run that is to go on.
+        result: As ``RunDirectory`` has it.
     """
 
     path: Path
     made: list[Path]
     status: str
     earlier: Mapping[str, Any] | None
+    result: Mapping[str, Any] | None
 
     def is_here(self) -> bool:
         """Whether this rank sees the very same directory: its host may lack the file system."""

@@ -10,13 +10,12 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, Protocol
 
 from hvdtrain.errors import TrainingError
-from hvdtrain.files import write_atomically
+from hvdtrain.train.metric_lines import drop_after
 from hvdtrain.train.rundir import RunDirectory
 from hvdtrain.train.schedule import BEGINNING, Position
 
@@ -69,7 +68,7 @@ class Observer:
     ) -> None:
         self._go_on, self._is_told = go_on, False
         self._run, self._length, self._emit, self._scalars = run, length, emit, scalars
-        _drop_after(run.metrics, start)
+        self._found = drop_after(run.metrics, start)
         self._metrics: IO[str] = run.metrics.open("a", buffering=1, encoding="utf-8")
         self._began_s, self._start = time.monotonic(), start
         self._shown_s = 0.0
@@ -81,6 +80,8 @@ class Observer:
         """Tells what is about to run."""
         self._run.write_status("running", step=self._start.step, epoch=self._start.epoch)
         self._emit({"event": "start", **facts})
+        if self._found:
+            self.noted(self._found)
 
     def stepped(self, epoch: int, step: int, samples_per_s: float) -> None:
         """Shows how far the run is, at most five times a second; every rank 0 step calls it."""
@@ -155,24 +156,6 @@ class Observer:
         self._metrics.close()
         if self._scalars:
             self._scalars.close()
-
-
-def _drop_after(metrics: Path, start: Position) -> None:
-    """Leaves out the lines of what will be done again, and a last line that was cut short.
-
-    A position inside an epoch, or at its very end, lies before the evaluation that its step may have: that of
-    a whole epoch is done again, and that of a run whose length ended there has no place in a longer one.
-    """
-    if not metrics.exists():
-        return
-    kept = []
-    for line in metrics.read_text("utf-8", errors="replace").splitlines():
-        with suppress(ValueError, KeyError, TypeError):
-            told = json.loads(line)
-            is_again = "validation_loss" in told and start.consumed > 0
-            if told["step"] < start.step or (told["step"] == start.step and not is_again):
-                kept.append(f"{line}\n")
-    write_atomically(metrics, "".join(kept))
 
 
 def finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hvdtrain.backends.base import Backend
-from hvdtrain.train.step import Share
+from hvdtrain.train.step import Share, StepEnd
 
 _EVERY_S = 5.0
 
@@ -26,23 +26,32 @@ class Progress:
         self._backend, self._logger = backend, logger
         self._losses: list[torch.Tensor] = []
         self._weights: list[float] = []
+        self._passes: list[tuple[torch.Tensor, float]] = []  # of the step that is not over
         self._told: object = None
 
     def lost(self, loss: torch.Tensor, share: Share, of: object) -> None:
         """A pass had this mean loss over its share; of several models the one that came first is told."""
         self._told = self._told or of
         if share.weight and of is self._told:
-            self._losses.append(loss.detach().reshape(()))
-            self._weights.append(share.weight)
+            self._passes.append((loss.detach().reshape(()), share.weight))
+
+    def stepped(self, of: object, end: StepEnd) -> None:
+        """A step is over; the losses of one that was left out are no part of the mean."""
+        if of is not self._told:
+            return
+        for loss, weight in () if end.skipped else self._passes:
+            self._losses.append(loss)
+            self._weights.append(weight)
+        self._passes = []
 
     def watch(self, batches: Iterable[Any], epoch: int | None, num_epochs: int | None) -> Iterator[Any]:
         """The batches, told about; collective at their end. Another loop may stand inside."""
-        outer = self._losses, self._weights, self._told
-        self._losses, self._weights, self._told = [], [], None
+        outer = self._losses, self._weights, self._passes, self._told
+        self._losses, self._weights, self._passes, self._told = [], [], [], None
         try:
             yield from self._watch(batches, epoch, num_epochs)
         finally:
-            self._losses, self._weights, self._told = outer
+            self._losses, self._weights, self._passes, self._told = outer
 
     def _watch(self, batches: Iterable[Any], epoch: int | None, num_epochs: int | None) -> Iterator[Any]:
         where = f"epoch {epoch + 1}/{num_epochs}  " if epoch is not None else ""

@@ -21,6 +21,7 @@ from hvdtrain.backends.start import start_backend
 from hvdtrain.config import Job
 from hvdtrain.errors import AgreedError, ExitCode, Preempted
 from hvdtrain.topology.environ import World, find_world
+from hvdtrain.train import done
 from hvdtrain.train.autopsy import clear_reports
 from hvdtrain.train.build import Build, Lookouts, build_trainer
 from hvdtrain.train.ending import end_rank
@@ -64,6 +65,11 @@ def run_rank(
     notes = [why, world.notice, *prepare_environment(job.tuning, world, name)]
     backend = start_backend(name, world)
     run = open_run(backend, take_seats(backend))
+    if job.resume == "auto" and (result := backend.broadcast(run.result if run else None)):
+        if run:
+            emit({"event": "note", "text": done.told(result)})
+        backend.close()
+        return {**result, "run_dir": result["run_dir"] if run else None}
     if run:
         run.begin_writing()
         for note in filter(None, notes):

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from hvdtrain.config import Job
 from hvdtrain.errors import InputError
 from hvdtrain.files import write_atomically
-from hvdtrain.train import replaced
+from hvdtrain.jobfile import load_job
+from hvdtrain.train import done, replaced
 from hvdtrain.train.locking import lock_run
 from hvdtrain.train.rundir import RunDirectory, create_run_directory
 
@@ -47,6 +46,9 @@ def open_run_directory(job: Job, asked: Path | None, *, overwrite: bool = False)
             otherwise the next free name.
         overwrite: Whether an earlier run in a named directory is lost.
 
+    Returns:
+        The directory. Of one whose ``result`` is known nothing is written: the run has nothing left to do.
+
     Raises:
         InputError: It cannot be used, or holds a run of a job that differs in more than it may.
     """
@@ -71,8 +73,13 @@ def _take_up(run: RunDirectory, job: Job) -> None:
         if run.replaces:
             # Whoever replaced that run was killed before it began.
             replaced.put_back(path)
-        _check_same(path, job)
+        _check_kinds(path)
+        earlier = _earlier_job(path)
+        _check_same(path, earlier, job)
         run.earlier = replaced.status_of(path) or {"schema": 1, "state": "unknown"}
+        run.result = done.result_of(path, run.earlier, earlier, job)
+        if run.result is not None:
+            return
         run.write_status("starting", resumed=True)
         write_atomically(path / "job.yaml", job.as_yaml())
         for folder in (run.events, run.logs, run.checkpoints):
@@ -81,15 +88,30 @@ def _take_up(run: RunDirectory, job: Job) -> None:
         raise InputError(f"run directory cannot be written: {error.strerror}", where=str(path)) from None
 
 
-def _check_same(path: Path, job: Job) -> None:
+def _check_kinds(path: Path) -> None:
+    """Refuses folders where a run has files, and the other way round, before anything is written."""
+    for name in (*replaced.FILES, *replaced.FOLDERS):
+        entry, has_folder = path / name, name in replaced.FOLDERS
+        if entry.exists() and entry.is_dir() != has_folder:
+            found, right = ("file", "folder") if has_folder else ("folder", "file")
+            raise InputError(
+                f"the run has a {found} of this name, where its {right} belongs",
+                where=str(entry),
+                do="move it away",
+            )
+
+
+def _earlier_job(path: Path) -> Job:
     try:
-        earlier = Job.model_validate(yaml.safe_load((path / "job.yaml").read_text("utf-8")))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        return load_job(path / "job.yaml")
+    except InputError as error:
         raise InputError(
-            f"the job of the run cannot be read: {' '.join(str(error).split())}",
-            where=str(path / "job.yaml"),
+            f"the job of the run cannot be read: {error}",
             do="choose another --run-dir, or pass --overwrite in place of --resume to lose that run",
         ) from None
+
+
+def _check_same(path: Path, earlier: Job, job: Job) -> None:
     before, now = _leaves(earlier), _leaves(job)
     for key in sorted(before.keys() | now.keys()):
         if before.get(key) != now.get(key) and not _is_free(key):

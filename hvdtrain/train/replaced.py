@@ -16,6 +16,7 @@ FILES = (
     "job.yaml",
     "plan.json",
     "metrics.jsonl",
+    "metrics.unreadable",
     "profile.json",
     "advice.json",
     "report.html",
@@ -31,7 +32,7 @@ def status_of(path: Path) -> dict[str, Any]:
     """What ``status.json`` tells; empty where there is none, or one that a crash left without content."""
     try:
         status = json.loads((path / "status.json").read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return status if isinstance(status, dict) and isinstance(status.get("state"), str) else {}
 

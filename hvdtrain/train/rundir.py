@@ -33,6 +33,7 @@ class RunDirectory:
         lock: Descriptor that marks the directory as in use while this process lives.
         earlier: The status of the run that is to go on; None of a new run. Nothing removes the files of one.
         writer: Descriptor that marks this process as the one that writes the checkpoints.
+        result: What a run came to that is done, where it should have gone on and has nothing left to do.
     """
 
     path: Path
@@ -40,6 +41,7 @@ class RunDirectory:
     lock: int | None = None
     earlier: Mapping[str, Any] | None = None
     writer: int | None = None
+    result: Mapping[str, Any] | None = None
 
     @property
     def logs(self) -> Path:

@@ -21,11 +21,12 @@ from hvdtrain.errors import HvdtrainError, InputError
 from hvdtrain.train.ending import end_rank
 from hvdtrain.train.feeding import READS_EVERYTHING, Loader, OwnLoader, Pulse, reads_everything
 from hvdtrain.train.feeds import Feed, open_feed
-from hvdtrain.train.handed import check_batches, check_epochs, check_feed, check_handed, check_pair
+from hvdtrain.train.handed import check_batches, check_feed, check_handed, check_pair
 from hvdtrain.train.matching import Place
-from hvdtrain.train.peers import Peers
+from hvdtrain.train.own_steps import OwnSteps
 from hvdtrain.train.progress import Progress
 from hvdtrain.train.randomness import seed_everything
+from hvdtrain.train.resumable import Resumable
 from hvdtrain.train.script_profile import NO_DIARY, Diary
 from hvdtrain.train.settings import Settings as Settings
 from hvdtrain.train.step import Share, StepEnd, Stepper, StepRules, autocast
@@ -33,7 +34,7 @@ from hvdtrain.train.sync_batchnorm import Aside, synchronise_batchnorm
 from hvdtrain.train.waiting import Waiting
 
 
-class Run(Peers):
+class Run(Resumable):
     """One rank's side of a run. All ranks call its methods in the same order.
 
     Attributes:
@@ -55,18 +56,13 @@ class Run(Peers):
         closed: Callable[[Run], None],
         diary: Diary = NO_DIARY,
     ) -> None:
-        super().__init__(engine, waiting)
-        self.logger = logger
-        self.epoch: int | None = None
-        self._num_epochs: int | None = None
-        self._settings, self._closed, self.diary = settings, closed, diary
-        self._steppers: dict[int, Stepper] = {}
-        self._loaders: list[Loader] = []
-        self._share: Share | None = None
+        super().__init__(engine, waiting, logger, settings)
+        self._closed, self.diary = closed, diary
         self._aside, self._progress = Aside(), Progress(self._backend, logger)
         self._pulse = Pulse(self._begin, self._quiet, lambda: self.epoch, self._end, diary.asked)
-        self._stepped: set[int] = set()
         self._num_taken = 0
+        self._given: list[torch.optim.Optimizer] = []
+        self._own_steps = OwnSteps()
 
     def distribute(
         self,
@@ -94,7 +90,7 @@ class Run(Peers):
             InputError: The engine cannot carry it, or ranks hold different parameters.
         """
         self._check_open()
-        check_pair(model, optimizer, self._steppers)
+        check_pair(model, optimizer, [*self._steppers, *map(id, self._given)])
         model.to(self.device)
         number = len(self._steppers)
         given = reduction or Reduction(some_unused=True)
@@ -106,6 +102,8 @@ class Run(Peers):
         stepper = self.diary.stepper(self._backend, replica, rules, prefix)
         stepper.place = Place(self._backend, lambda: self._num_taken)
         self._steppers[id(replica.optimizer)] = stepper
+        self._given.append(optimizer)
+        self._own_steps.refuse(replica.optimizer)
         if not number:
             seed_everything(self._settings.seed + 1 + self.rank)  # a random stream of its own
         return replica.model, replica.optimizer
@@ -155,17 +153,6 @@ class Run(Peers):
         """Whether the batch in hand does not count: this rank has no sample left for the step."""
         return self._share is not None and not self._share.weight
 
-    def epochs(self, count: int) -> Iterator[int]:
-        """0 to ``count - 1``; loaders get a new order in each."""
-        check_epochs(count)
-        self._num_epochs = count
-        try:
-            for epoch in range(count):
-                self.epoch = epoch
-                yield epoch
-        finally:  # also after a break
-            self.epoch = self._num_epochs = None
-
     def progress(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The batches, with a line about them every few seconds on rank 0; collective.
 
@@ -177,7 +164,7 @@ class Run(Peers):
             if self.size > 1 and reads_everything(batches):
                 self.logger.warning(READS_EVERYTHING)
             batches = OwnLoader(batches, self._backend, self._pulse, self._settings.accumulate)
-        yield from self._progress.watch(batches, self.epoch, self._num_epochs)
+        yield from self._progress.watch(batches, self.epoch, self._course.num_epochs)
 
     def step(
         self, loss: torch.Tensor, optimizer: torch.optim.Optimizer, *, weight: float | None = None
@@ -213,7 +200,7 @@ class Run(Peers):
                 do="add the losses up and call it once",
             )
         self._stepped.add(id(optimizer))
-        with self._waiting.call("run.step"):
+        with self._waiting.call("run.step"), self._own_steps.allowed():
             end = self._take_step(stepper, loss, share)
         self._waiting.stepped()
         return end
@@ -232,8 +219,11 @@ class Run(Peers):
         if not share.is_last:
             return None
         end = stepper.end()
-        if end.skipped and end.total:
-            self.logger.info("step %d left out on all ranks: %s", stepper.step, end.skipped)
+        self._progress.stepped(stepper, end)
+        self._heed(end)
+        if end.skipped:
+            reason = end.skipped if end.total else "their weights are all zero"
+            self.logger.info("step %d left out on all ranks: %s", stepper.step, reason)
         return end
 
     def autocast(self) -> Any:
@@ -250,6 +240,10 @@ class Run(Peers):
         if not self._is_open:
             return
         self._is_open = False
+        self._end_checkpoints()
+        if self.size > 1:
+            with self._waiting.at_end():
+                self._backend.prepare_meeting()()
         self._closed(self)
         self._waiting.close()
         for loader in self._loaders:
@@ -266,7 +260,10 @@ class Run(Peers):
             if self.size > 1 or isinstance(error, HvdtrainError):
                 end_rank(error, self._backend.world)
             return
-        self.close()
+        try:
+            self.close()
+        except HvdtrainError as late:  # the last save failed
+            end_rank(late, self._backend.world)
 
     def _begin(self, share: Share, number: int) -> None:
         self._aside.end()
@@ -280,6 +277,7 @@ class Run(Peers):
     def _end(self) -> None:
         """A loop over batches is over: what follows knows nothing of its last one."""
         self._aside.end()
+        self._course.passed()
         self._share, self._num_taken = None, 0
         for stepper in self._steppers.values():
             stepper.begin(Share(1.0, None))

@@ -51,6 +51,9 @@ class Progress(Protocol):
     def tick(self, step: int) -> None:
         """A step, or a batch of an evaluation, is done."""
 
+    def begin_loop(self) -> None:
+        """Training or evaluation begins over its data: processes start, caches are cold."""
+
     def extend(self) -> None:
         """A save begins: for two steps all ranks may wait for what rank 0 does alone."""
 
@@ -62,6 +65,9 @@ class Unwatched:
         """Nothing."""
 
     def tick(self, step: int) -> None:
+        """Nothing."""
+
+    def begin_loop(self) -> None:
         """Nothing."""
 
     def extend(self) -> None:
@@ -94,6 +100,7 @@ class Sentinel:
         self._clock, self._end = clock, end
         self._place = _Place(progress_s=clock(), limit_s=config.start_s)
         self._slowest_s, self._num_steps, self._num_extended = 0.0, 0, 0
+        self._slowest_first_s, self._began_s, self._is_beginning = 0.0, 0.0, False
         self._over = Event()
         self._thread = Thread(target=self._watch, daemon=True, name="hvdtrain-stall")
 
@@ -108,12 +115,18 @@ class Sentinel:
     def tick(self, step: int) -> None:
         """A step, or a batch of an evaluation, is done."""
         now = self._clock()
-        if self._num_steps and not self._num_extended:
-            self._slowest_s = max(self._slowest_s, now - self._place.progress_s)
+        if not self._num_extended:
+            self._learn(now)
         self._num_steps += 1
         self._num_extended = max(0, self._num_extended - 1)
-        more_s = self._config.save_s if self._num_extended else 0.0
-        self._place = _Place("loading", step, now, self._step_limit_s() + more_s)
+        self._is_beginning = False
+        self._place = _Place("loading", step, now, self._limit_s())
+
+    def begin_loop(self) -> None:
+        """Training or evaluation begins over its data: processes start, caches are cold."""
+        self._is_beginning, self._began_s = True, self._clock()
+        if self._num_steps:  # or the start is going on, which has a limit of its own
+            self._place.limit_s = max(self._place.limit_s, self._limit_s())
 
     def extend(self) -> None:
         """A save begins: for two steps all ranks may wait for what rank 0 does alone."""
@@ -130,6 +143,22 @@ class Sentinel:
     def limit_s(self) -> float:
         """How long this rank may now go without progress."""
         return self._place.limit_s
+
+    def _learn(self, now: float) -> None:
+        if self._is_beginning:
+            self._slowest_first_s = max(self._slowest_first_s, now - self._began_s)
+        elif self._num_steps:
+            self._slowest_s = max(self._slowest_s, now - self._place.progress_s)
+
+    def _limit_s(self) -> float:
+        first_s = self._first_limit_s() if self._is_beginning else 0.0
+        more_s = self._config.save_s if self._num_extended else 0.0
+        return max(self._step_limit_s(), first_s) + more_s
+
+    def _first_limit_s(self) -> float:
+        """Of a loop's first batch; that of the run's first loop has shown how long one takes."""
+        least_s = self._config.most_s if self._config.step_s is None else self._config.step_s
+        return min(self._config.start_s, max(least_s, _FACTOR * self._slowest_first_s))
 
     def _step_limit_s(self) -> float:
         if self._config.step_s is not None:

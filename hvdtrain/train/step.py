@@ -188,7 +188,7 @@ class Stepper:
         if self.place:
             self.place.check(squares=votes.pop(), total=votes.pop())
         end = self._finish(math.isnan(bad), self._gathered.total)
-        self._num_in_a_row = self._num_in_a_row + 1 if end.skipped and end.total else 0
+        self._num_in_a_row = self._num_in_a_row + 1 if end.skipped else 0
         if self._num_in_a_row == _MOST_IN_A_ROW:
             raise AgreedError(
                 f"{_MOST_IN_A_ROW} steps in a row were left out, up to step {self.step}: {end.skipped}; "

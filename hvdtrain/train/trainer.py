@@ -7,13 +7,14 @@ empty still takes part in the reduction, with weight zero; ``step.py`` has the a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from hvdtrain.data.loader import Batch
 from hvdtrain.errors import Preempted
+from hvdtrain.train.asking import Asking
 from hvdtrain.train.classes import classify
 from hvdtrain.train.forward import Forward, Measured
 from hvdtrain.train.metrics import Means, Tally, Value, scalars
@@ -37,6 +38,7 @@ class Trainer:
         if parts.keeper:
             parts.stepper.ask = (parts.watch.is_asked, parts.keeper.has_failed)
         self._forward = Forward(parts)
+        self._asking = Asking(parts, lambda: self._keep(StepEnd(votes=(1, 0))))
         self._passes: list[Measured] = []
         self._norm: float | None = None
         self._samples = 0
@@ -89,7 +91,7 @@ class Trainer:
             self._epoch_sums = Tally()
         parts.stepper.replica.model.train()
         is_done = self._step >= parts.length.steps  # one that goes on where it was cut short
-        self.run_steps(() if is_done else parts.train.batches(epoch, self._consumed), epoch)
+        self.run_steps(() if is_done else self._asking.begun(parts.train, epoch, self._consumed), epoch)
         self._epoch_sums.merge(self._window)
         self._window = Tally()
         return self._epoch_sums.reduced(parts.backend, "epoch")
@@ -252,7 +254,8 @@ class Trainer:
         parts.backend.agree_buffers(module)
         module.eval()
         parts.evaluation.reset()
-        for batch in self._until_asked(parts.validation.batches(0)):
+        batches = self._asking.begun(parts.validation, 0)
+        for batch in self._asking.between(batches, self._step):
             self._unreadable.add(batch.skipped)
             if batch.count:
                 outputs = module(batch.inputs.to(parts.backend.device, non_blocking=True))
@@ -261,26 +264,6 @@ class Trainer:
                 parts.evaluation.update(outputs, batch.targets.to(outputs.device))
         module.train()
         return tally.reduced(parts.backend, "validation"), parts.evaluation.reduced(parts.backend)
-
-    def _until_asked(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches, all ranks' alike in number, unless a rank was asked to end; collective."""
-        parts = self._parts
-        if parts.keeper is None:
-            yield from batches
-            return
-        answer: Callable[[], torch.Tensor] | None = None
-        for batch in batches:
-            # The answers of the batch before: nobody waits for the slowest rank of this one.
-            parts.progress.enter("agreement")
-            if answer is not None and answer().item():
-                self._keep(StepEnd(votes=(1, 0)))
-            parts.progress.tick(self._step)
-            parts.progress.enter("evaluation")
-            asked = torch.tensor([float(parts.watch.is_asked())], device=parts.backend.device)
-            answer = parts.backend.start_sum(asked, "asked")
-            yield batch
-        if answer is not None and answer().item():
-            self._keep(StepEnd(votes=(1, 0)))
 
     def close(self) -> None:
         """Ends the loaders' processes and closes the record, also of a run that failed."""

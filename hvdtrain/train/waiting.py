@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread, main_thread
@@ -26,6 +26,9 @@ from hvdtrain.train.settings import DEFAULT_STALL_S
 _LOOK_EVERY_S = 0.5
 # Until the first step, where nobody chose a limit; a job's stall.start_s is the same.
 _FIRST_S = 900.0
+# Once a rank is at its end of the run, no call that all ranks make can be completed.
+_ENDED_S = 10.0
+_END = "the end of the run"
 _HEAD = re.compile(r"rank \d+: (waits in )?(.*), for \d+ s$")
 # Whose lines are not the user's.
 _FOREIGN = (
@@ -68,6 +71,7 @@ class Waiting:
     ) -> None:
         self._limit_s, self._rank, self._size, self._folder = limit_s, rank, size, folder
         self._clock, self._end = clock, end
+        self._ended = folder.with_name(f"{folder.name}.ended") if folder else None
         self._place = _Place("", clock(), limit_s)
         self._num_steps, self._is_apart = 0, False
         self._over = Event()
@@ -93,6 +97,25 @@ class Waiting:
         is_first = not self._num_steps and self._limit_s == DEFAULT_STALL_S
         with self._at(name, _FIRST_S if is_first else self._limit_s):
             yield
+
+    @contextmanager
+    def patient(self, name: str) -> Iterator[None]:
+        """All ranks are in this call, and wait for what rank 0 does, however long that takes."""
+        with self._at(name, float("inf")):
+            yield
+
+    @contextmanager
+    def at_end(self) -> Iterator[None]:
+        """This rank is at its end of the run: who waits for it elsewhere is soon told so."""
+        ended = self._ended
+        with suppress(OSError):
+            if ended and self._size > 1:
+                ended.touch()
+        with self.patient(_END):
+            yield
+        with suppress(OSError):
+            if ended and self._size > 1:
+                ended.unlink(missing_ok=True)
 
     @contextmanager
     def apart(self, meet: Callable[[], object]) -> Iterator[None]:
@@ -126,11 +149,16 @@ class Waiting:
         while not self._over.wait(_LOOK_EVERY_S):
             place = self._place
             stands_s = awake.look(place, place.since_s)
-            is_late = bool(place.call) and stands_s > place.limit_s
+            is_late = bool(place.call) and stands_s > self._limit_of(place)
             # Another rank that gave up ends this one too: it tells where it stands before.
             if (is_late and place is self._place) or (self._folder and has_begun(self._folder)):
                 self._report(place)
                 return
+
+    def _limit_of(self, place: _Place) -> float:
+        if place.call == _END or self._ended is None or not self._ended.exists():
+            return place.limit_s
+        return min(place.limit_s, _ENDED_S)
 
     def _report(self, place: _Place) -> None:
         at = _own_line(self._rank)

@@ -166,3 +166,48 @@ def test_no_call_meets_others_in_a_block_of_one_rank():
     outcome, lines = run(2, "mpirun", "script_stalls.py", "horovod", "meet_alone")
     assert outcome.exit_code == 2, (outcome, lines)
     assert any("run.sum stands inside of run.alone()" in line for line in lines), lines
+
+
+def ended(size, backend, folder, **env):
+    """How a loop that saves in a folder ended, and what it told."""
+    launcher = "mpirun" if backend == "horovod" else "local"
+    outcome, lines = run(size, launcher, "script_resume.py", backend, str(folder), **env)
+    return outcome.exit_code, lines
+
+
+def told_end(lines):
+    return next(line for line in lines if line.startswith("end "))
+
+
+@pytest.mark.parametrize("backend", ["horovod", "ddp"])
+def test_a_loop_goes_on_to_the_same_end(backend, tmp_path):
+    """Killed inside an epoch, asked to end in another loop over epochs; equal bit for bit."""
+    code, lines = ended(2, backend, tmp_path / "whole")
+    assert code == 0, lines
+    end = told_end(lines)
+    assert end.startswith("end 18 ")
+    folder = tmp_path / "stopped"
+    code, lines = ended(2, backend, folder, DIES_AT="11")
+    assert code == 137, lines
+    code, lines = ended(2, backend, folder, ASKED_AT="15")
+    assert code == 75, lines
+    # The save of step 8 may have been going on; that of the first epoch's end stood before it began.
+    assert any("going on from step-8," in line or "going on from step-6," in line for line in lines), lines
+    assert any("preempted after step 16" in line for line in lines), lines
+    code, lines = ended(2, backend, folder)
+    assert code == 0, lines
+    assert any("going on from step-16, which 2 rank(s) saved" in line for line in lines), lines
+    assert told_end(lines) == end
+    # Nothing is left to do: the loops are over at once, and so it is with another number of ranks.
+    for size in (2, 1):
+        code, lines = ended(size, backend, folder)
+        assert code == 0, lines
+        assert told_end(lines).startswith("end 18 ")
+
+
+def test_a_loop_goes_on_in_another_world(tmp_path):
+    code, lines = ended(3, "horovod", tmp_path, ASKED_AT="9")
+    assert code == 75, lines
+    code, lines = ended(1, "single", tmp_path)
+    assert code == 0, lines
+    assert told_end(lines).startswith("end 18 ")

@@ -130,3 +130,51 @@ def test_a_forward_pass_through_ddp_is_no_wait():
     call = f'x/torch/nn/modules/linear.py", line 9 in forward\n  {caller}'
     reports = {0: report(0, "forward", call), 1: report(1, "reduction")}
     assert verdict_on(reports, 2) == "rank 0 is silent in forward; rank 1 is waiting in reduction"
+
+
+def test_the_first_batch_of_a_loop_has_a_limit_of_its_own(clock):
+    """Processes start and caches are cold: what ordinary steps have shown says nothing of it."""
+    one = sentinel(clock)
+    steps(one, clock, [100.0] + [0.1] * 20)
+    assert one.limit_s == 30
+    one.begin_loop()
+    assert one.limit_s == 300  # as long as nobody knows
+    steps(one, clock, [25.0, 0.1])
+    assert one.limit_s == 30  # and it taught nothing about steps
+    one.begin_loop()
+    assert one.limit_s == 500  # 20 * 25
+    steps(one, clock, [2.0])
+    one.begin_loop()
+    assert one.limit_s == 500
+    steps(one, clock, [80.0])
+    one.begin_loop()
+    assert one.limit_s == 900  # not 1600
+
+
+def test_the_first_loop_of_a_run_shows_how_long_a_first_batch_takes(clock):
+    one = sentinel(clock, step_s=5)
+    clock.now += 200  # what else there is to do at the start
+    one.begin_loop()
+    assert one.limit_s == 900
+    steps(one, clock, [2.0, 1.0])
+    assert one.limit_s == 5
+    one.begin_loop()
+    assert one.limit_s == 40
+
+
+def test_the_limit_that_a_job_sets_is_the_least_of_a_first_batch(clock):
+    one = sentinel(clock, step_s=5)
+    one.begin_loop()
+    steps(one, clock, [0.1] * 2)
+    one.begin_loop()
+    assert one.limit_s == 5
+
+
+def test_a_loop_that_begins_behind_a_save_waits_for_both(clock):
+    one = sentinel(clock, save_s=500, step_s=5)
+    one.begin_loop()
+    steps(one, clock, [1.0] * 3)
+    one.extend()
+    assert one.limit_s == 505
+    one.begin_loop()
+    assert one.limit_s == 520

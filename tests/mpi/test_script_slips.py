@@ -1,0 +1,64 @@
+"""What users forget when they change their loop is refused, or told; nothing trains wrongly in silence."""
+
+import os
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hvdtrain.launch.job import launch_job
+from hvdtrain.launch.machine import local_plan
+from hvdtrain.launch.supervise import failure_text
+
+pytestmark = pytest.mark.mpi
+
+PROGRAM = Path(__file__).parent / "programs" / "script_slips.py"
+BACKENDS = [("horovod", "mpirun"), ("ddp", "local")]
+
+
+def run(backend, launcher, slip):
+    plan = local_plan(2, 2, os.environ)
+    program = (sys.executable, str(PROGRAM), backend, slip)
+    plan = replace(plan, program=program, env={**plan.env, "CUDA_VISIBLE_DEVICES": ""})
+    lines = []
+    outcome = launch_job(plan, lambda line: lines.append(line.text), lambda *_: None, launcher=launcher)
+    return outcome.exit_code, "\n".join([*lines, failure_text(outcome)])
+
+
+@pytest.mark.parametrize(("backend", "launcher"), BACKENDS)
+@pytest.mark.parametrize("slip", ["own_step", "own_loop"])
+def test_a_step_of_the_users_own_is_refused(slip, backend, launcher):
+    code, told = run(backend, launcher, slip)
+    assert code == 2, told
+    assert "error: optimizer.step() was called outside of run.step; leave out loss.backward()" in told
+
+
+@pytest.mark.parametrize(("backend", "launcher"), BACKENDS)
+def test_an_optimizer_that_was_distributed_before_is_refused(backend, launcher):
+    code, told = run(backend, launcher, "distributed_again")
+    assert code == 2, told
+    assert "distribute each optimizer once" in told
+
+
+@pytest.mark.parametrize(("backend", "launcher"), BACKENDS)
+def test_a_rank_that_leaves_early_is_named_soon(backend, launcher):
+    code, told = run(backend, launcher, "left_early")
+    assert code == 4, told
+    place = r"at script_slips\.py:\d+ after 2 steps"
+    assert re.search(rf"do not match: rank 0 is waiting in run\.step {place}", told), told
+    assert re.search(rf"rank 1 is waiting in the end of the run {place}", told), told
+
+
+def test_weights_that_are_all_zero_are_told():
+    code, told = run("horovod", "mpirun", "weightless")
+    assert code == 0, told
+    assert "step 6 left out on all ranks: their weights are all zero" in told
+
+
+def test_the_mean_loss_leaves_out_what_was_left_out():
+    code, told = run("horovod", "mpirun", "no_number")
+    assert code == 0, told
+    assert "step 2 left out on all ranks: the loss is no finite number on rank 0" in told
+    assert re.search(r"epoch 1/1  6 batches  loss \d\.\d+", told), told
