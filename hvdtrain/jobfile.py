@@ -1,7 +1,6 @@
 """Reads a job file: YAML text and ``--set`` overrides to a validated ``Job``.
 
-The errors name the file, the line and the nearest legal key. Reading stands apart from the
-model in ``config`` so that the model stays a list of facts.
+The errors name the file, the line and the nearest legal key. ``config`` stays a list of facts.
 """
 
 from __future__ import annotations
@@ -217,7 +216,10 @@ def _place(path: KeyPath, message: str, places: Mapping[KeyPath, str], origin: s
     """Where the cause of an error stands: an override, or else a line of the file."""
     # An error of a whole section, such as one of two keys that exclude each other, names the keys.
     named = [places[(*path, word)] for word in re.findall(r"\w+", message) if (*path, word) in places]
-    override = next((place for place in named if place.startswith("--set ")), None)
+    # What is missing may be so because of the kind that an override chose.
+    kinds = [(*path[:-1], word) for word in ("source", "name")] if path[1:] and path not in places else []
+    chosen = named + [places[key] for key in kinds if key in places]
+    override = next((place for place in chosen if place.startswith("--set ")), None)
     if override or named:
         return override or named[0]
     return next((places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places), origin)
@@ -240,7 +242,7 @@ def _told(path: KeyPath, item: ErrorDetails) -> str:
     if kind == "data_source" and isinstance(value, dict):
         value = value.get("source")
     what = f"{key}: {fault(item)}" if key else fault(item)
-    # A section that is wrong as a whole is not shown; its message says what was found.
+    # The message of a section that is wrong as a whole says what was found.
     return what if "found" in what or isinstance(value, dict | list) else f"{what}, found {shown(value)}"
 
 
@@ -258,12 +260,8 @@ def _unknown_key(path: KeyPath, document: Mapping[str, Any], where: str) -> Inpu
         what = f"data.{path[-1]} is not used by source {_source(document)}; legal with {users}"
         return InputError(what, where=where)
     meant = _meant(path, legal)
-    return InputError(
-        f"unknown key {'.'.join(path)!r}",
-        where=where,
-        legal=", ".join(legal),
-        do=f"did you mean {meant!r}?" if meant else "",
-    )
+    do = f"did you mean {meant!r}?" if meant else ""
+    return InputError(f"unknown key {'.'.join(path)!r}", where=where, legal=", ".join(legal), do=do)
 
 
 def _source(document: Mapping[str, Any]) -> str:

@@ -412,3 +412,9 @@ def test_the_schema_names_the_keys_as_they_are_written():
     schema = Job.model_json_schema(by_alias=True)
     assert "global" in schema["$defs"]["BatchConfig"]["properties"]
     assert yaml.safe_load(load_job(None).as_yaml()).keys() <= schema["properties"].keys()
+
+
+def test_what_an_override_makes_missing_names_the_override():
+    with pytest.raises(InputError) as caught:
+        load_job(None, ["data.source=folder"])
+    assert str(caught.value).startswith("--set data.source=folder: key 'data.path' is missing; legal: ")
