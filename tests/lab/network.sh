@@ -30,8 +30,8 @@ set_rate() {
   tc qdisc delete dev "$device" root 2> /dev/null || true
   inhost "$host" tc qdisc delete dev eth0 root 2> /dev/null || true
   [[ $rate == none ]] && return
-  tc qdisc add dev "$device" root tbf rate "$rate" burst 256kb latency 50ms
-  inhost "$host" tc qdisc add dev eth0 root tbf rate "$rate" burst 256kb latency 50ms
+  tc qdisc add dev "$device" root tbf rate "$rate" burst "${LAB_BURST:-256kb}" latency 50ms
+  inhost "$host" tc qdisc add dev eth0 root tbf rate "$rate" burst "${LAB_BURST:-256kb}" latency 50ms
 }
 
 # set_delay HOST MICROSECONDS|none: on what the host sends.

@@ -18,17 +18,59 @@ pytestmark = [
 
 SLOW = runpy.run_path(str(Path(__file__).with_name("test_restarts.py")))
 TIMEOUT_S = 120
+# Kills a rank in its step 6 once, or whenever it reads one sample, as files say.
+KILLER = """
+import itertools, os, pathlib
+read, reads = Slow.__getitem__, itertools.count()
+
+def kill(self, index):
+    if next(reads) == 60:
+        try:
+            pathlib.Path("kill once").unlink()
+            os.kill(os.getpid(), 9)
+        except FileNotFoundError:
+            pass
+    if index == 150 and pathlib.Path("kill always").exists():
+        os.kill(os.getpid(), 9)
+    return read(self, index)
+
+Slow.__getitem__ = kill
+"""
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Holds a job of some seconds; ``{epochs}`` of 20 steps, each 0.2 s and more on one rank."""
-    (tmp_path / "slow.py").write_text(SLOW["DATA"])
+    (tmp_path / "slow.py").write_text(SLOW["DATA"] + KILLER)
 
     def write(epochs):
         (tmp_path / "job.yaml").write_text(SLOW["JOB"].format(batch="global: 20", epochs=epochs))
 
     return write
+
+
+@pytest.fixture(scope="module")
+def undisturbed(lab, tmp_path_factory):
+    """The last weights of a run that nothing happens to, by ranks and epochs."""
+    known = {}
+
+    def weights(size, epochs):
+        if (size, epochs) not in known:
+            folder = tmp_path_factory.mktemp("undisturbed")
+            (folder / "slow.py").write_text(SLOW["DATA"].replace("time.sleep", "float"))
+            (folder / "job.yaml").write_text(SLOW["JOB"].format(batch="global: 20", epochs=epochs))
+            words = ["train", "-np", str(size), "--slots", str(size), "job.yaml"]
+            argv = [lab.python, "-P", "-m", "hvdtrain.cli.main", *words]
+            done = lab.exec("h1", argv, cwd=folder, timeout=TIMEOUT_S)
+            assert done.returncode == 0, done.stderr
+            known[size, epochs] = last_weights(folder / "runs" / "it", epochs)
+        return known[size, epochs]
+
+    return weights
+
+
+def last_weights(run, epochs):
+    return (run / "checkpoints" / f"step-{20 * epochs}" / "model.safetensors").read_bytes()
 
 
 @pytest.fixture
@@ -76,18 +118,55 @@ def status_of(run):
 STEP = r"step \d+/\d+"
 
 
-def test_a_signal_from_slurm(hvdtrain, call, folder, tmp_path):
-    """Two ranks; all that the user says is --requeue."""
-    folder(epochs=2)
-    job = submit(hvdtrain, "--nodes=2", "--time=30")
+def test_signals_from_slurm_to_the_ranks(hvdtrain, call, folder, undisturbed, tmp_path):
+    """Two ranks; all that the user says is --requeue, and which signals this site sends."""
+    folder(epochs=4)
+    signals = "preemption.signals=[SIGTERM, SIGUSR1]"
+    job = submit(hvdtrain, "--nodes=2", "--time=30", "--set", signals)
     log = tmp_path / f"slurm-{job}.out"
     await_text(log, STEP)
-    call("scancel", "--signal=USR1", "--batch", job)
+    call("scancel", "--signal=TERM", job)
+    await_text(log, rf"(?s)\(SIGTERM\).*going on from step-.*{STEP}")
+    call("scancel", "--signal=USR1", job)
     assert await_end(hvdtrain, job) == ("COMPLETED", 0), log.read_text()
     told = log.read_text()
-    assert re.search(r"going on from step-\d+", told)
+    for name in ("SIGTERM", "SIGUSR1"):
+        assert len(set(re.findall(rf"preempted after step \d+ \({name}\)", told))) == 1
+    assert len(re.findall(r"going on from step-\d+", told)) == 2
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [f"it-{job}"]
     assert status_of(tmp_path / "runs" / f"it-{job}")["state"] == "done"
+    assert last_weights(tmp_path / "runs" / f"it-{job}", 4) == undisturbed(2, 4)
+
+
+def test_crashes_and_a_preemption_of_one_job(hvdtrain, call, folder, undisturbed, tmp_path):
+    """Each allocation has all restarts; a crash is no preemption, and counts as none."""
+    folder(epochs=4)
+    fault = tmp_path / "kill once"
+    fault.touch()
+    words = ["--nodes=2", "--time=30", "--max-restarts=2", "--max-requeues=1", "--signal=USR2@60"]
+    job = submit(hvdtrain, *words)
+    log = tmp_path / f"slurm-{job}.out"
+    await_text(log, rf"(?s)1 restart left.*{STEP}")
+    call("scancel", "--signal=USR2", "--batch", job)
+    await_text(log, r"\(SIGUSR2\)")
+    fault.touch()
+    assert await_end(hvdtrain, job) == ("COMPLETED", 0), log.read_text()
+    told = log.read_text()
+    assert len(re.findall(r"starting again .*; 1 restart left", told)) == 2
+    assert len(set(re.findall(r"preempted after step \d+ \(SIGUSR2\)", told))) == 1
+    assert "Restarts=1 " in call("scontrol", "show", "job", job).stdout
+    assert last_weights(tmp_path / "runs" / f"it-{job}", 4) == undisturbed(2, 4)
+
+
+def test_a_crash_that_comes_back_is_not_requeued(hvdtrain, call, folder, tmp_path):
+    folder(epochs=1)
+    (tmp_path / "kill always").touch()
+    job = submit(hvdtrain, "--time=30", "--max-restarts=5")
+    assert await_end(hvdtrain, job) == ("FAILED", 137), (tmp_path / f"slurm-{job}.out").read_text()
+    told = (tmp_path / f"slurm-{job}.out").read_text()
+    assert re.search(r"no restart: it failed at step \d+ twice, with no checkpoint made in between", told)
+    assert told.count("starting again") == 1
+    assert "Restarts=0 " in call("scontrol", "show", "job", job).stdout
 
 
 def test_elements_of_an_array_have_runs_of_their_own(hvdtrain, call, folder, tmp_path):
@@ -105,33 +184,39 @@ def test_elements_of_an_array_have_runs_of_their_own(hvdtrain, call, folder, tmp
     assert {status_of(tmp_path / "runs" / name)["state"] for name in names} == {"done"}
 
 
-def test_requeued_from_outside(hvdtrain, call, folder, tmp_path):
-    folder(epochs=2)
-    job = submit(hvdtrain, "--time=30")
+def test_requeued_from_outside(hvdtrain, call, folder, undisturbed, tmp_path):
+    folder(epochs=4)
+    job = submit(hvdtrain, "--nodes=2", "--time=30")
     log = tmp_path / f"slurm-{job}.out"
     await_text(log, STEP)
     assert call("scontrol", "requeue", job).returncode == 0
     assert await_end(hvdtrain, job) == ("COMPLETED", 0), log.read_text()
     assert re.search(r"going on from step-\d+", log.read_text())
     assert "Restarts=1 " in call("scontrol", "show", "job", job).stdout
+    assert last_weights(tmp_path / "runs" / f"it-{job}", 4) == undisturbed(2, 4)
 
 
-def test_time_limit(hvdtrain, folder, tmp_path):
+def test_time_limit(hvdtrain, folder, undisturbed, tmp_path):
     """A minute less the margin is too short. Slurm sends its signal up to 31 s early, after the clock."""
     folder(epochs=8)
+    sleeper = hvdtrain("submit", "--time=1", "--", "sleep", "300").stdout.split()[1]  # beside it
     job = submit(hvdtrain, "--time=1", "--set", "preemption.margin_s=31", "--signal=USR1@1")
     log = tmp_path / f"slurm-{job}.out"
     assert await_end(hvdtrain, job, 300) == ("COMPLETED", 0), log.read_text()
-    assert "(the allocation is about to end)" in log.read_text()
+    assert log.read_text().count("(the allocation is about to end)") == 1
     assert "going on from step-" in log.read_text()
+    assert last_weights(tmp_path / "runs" / f"it-{job}", 8) == undisturbed(1, 8)
+    state, code = await_end(hvdtrain, sleeper)
+    assert state in ("TIMEOUT", "FAILED")
+    assert code
 
 
 def test_no_more_than_the_user_allows(hvdtrain, call, folder, tmp_path):
     folder(epochs=100)
-    job = submit(hvdtrain, "--time=30", "--max-requeues=1")
+    job = submit(hvdtrain, "--time=30", "--max-requeues=1", "--launcher=mpirun")
     log = tmp_path / f"slurm-{job}.out"
     await_text(log, STEP)
-    call("scancel", "--signal=USR1", "--batch", job)
+    call("scancel", "--signal=TERM", "--batch", job)
     await_text(log, rf"(?s)going on from step-.*{STEP}")
     call("scancel", "--signal=USR1", "--batch", job)
     assert await_end(hvdtrain, job) == ("FAILED", 75), log.read_text()

@@ -58,9 +58,9 @@ def start(lab, tmp_path):
     """Starts ``hvdtrain run`` on h1 around the training, its output in a file."""
     started = []
 
-    def call(*words):
+    def call(*words, train=()):
         hvdtrain = [lab.python, "-P", "-m", "hvdtrain.cli.main"]
-        argv = [*hvdtrain, "run", *words, "--", *hvdtrain, "train", "job.yaml"]
+        argv = [*hvdtrain, "run", *words, "--", *hvdtrain, "train", "job.yaml", *train]
         into = ["sh", "-c", 'exec "$@" > log 2>&1', "sh"]
         started.append(lab.start("h1", [*into, *argv], cwd=tmp_path))
         return started[-1]
@@ -86,6 +86,32 @@ def lost(slurm):
         slurm.poweron(host)
         slurm.restart_slurmd(host)
     await_idle(slurm)
+
+
+@pytest.fixture
+def cut(lab):
+    """Pulls cables out, and gives what puts one in again; the end does it too."""
+    out = []
+
+    def pull(host):
+        lab.cut(host)
+        out.append(host)
+
+    yield pull
+    for host in out:
+        lab.heal(host)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(lab, tmp_path_factory):
+    """The last weights of two ranks that nothing happened to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "slow.py").write_text(DATA.replace("time.sleep", "float"))
+    (folder / "job.yaml").write_text(JOB.format(batch="global: 20", epochs=3))
+    words = ["-m", "hvdtrain.cli.main", "train", "-np", "2", "--slots", "2", "job.yaml"]
+    done = lab.exec("h1", [lab.python, "-P", *words], cwd=folder, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return (folder / "runs" / "it" / LAST).read_bytes()
 
 
 def await_checkpoint(run, step, log):
@@ -117,33 +143,56 @@ def test_a_host_is_lost_and_the_rest_goes_on(lab, folder, start, lost, tmp_path)
     assert lab.left_over("h1") == []
 
 
-def test_without_min_ranks_it_ends(lab, folder, start, lost, tmp_path):
+def test_a_cut_link_ends_it_and_it_is_resumed(lab, folder, start, cut, undisturbed, tmp_path):
+    """Without --min-ranks one host is not enough."""
     folder()
-    process = start("-H", "h1:1,h2:1", "--max-restarts", "2")
-    log = tmp_path / "log"
-    await_checkpoint(tmp_path / "runs" / "it", 5, log)
-    lost("h2")
-    assert process.wait(120) == 1, log.read_text()
-    assert log.read_text().splitlines()[-1] == (
+    hosts = ("-H", "h1:1,h2:1")
+    process = start(*hosts, "--max-restarts", "2")
+    run, log = tmp_path / "runs" / "it", tmp_path / "log"
+    await_checkpoint(run, 5, log)
+    cut("h2")
+    assert process.wait(60) == 1, log.read_text()
+    told = log.read_text()
+    assert "host h2" in told
+    assert told.splitlines()[-1] == (
         "hvdtrain: note: no restart: 1 rank of 2 can be started; --min-ranks allows fewer"
     )
-    assert lab.left_over("h1") == []
+    lab.heal("h2")
+    assert lab.left_over("h1") == lab.left_over("h2") == []
+    process = start(*hosts, train=("--resume",))
+    assert process.wait(120) == 0, log.read_text()
+    assert "going on from step-" in log.read_text()
+    assert (run / LAST).read_bytes() == undisturbed
 
 
-def test_a_spare_host_stands_in(lab, folder, start, lost, tmp_path):
+def test_a_rank_0_that_is_cut_off_but_not_from_the_disk(lab, folder, start, cut, undisturbed, tmp_path):
+    """It lives until it is reached again: nobody else writes into its run before, whatever is allowed."""
+    folder()
+    process = start("-H", "h2:1,h1:1", "--max-restarts", "2", "--min-ranks", "1")
+    run, log = tmp_path / "runs" / "it", tmp_path / "log"
+    await_checkpoint(run, 5, log)
+    cut("h2")
+    assert process.wait(120) == 2, log.read_text()
+    assert "note: going on with 1 of 2 ranks" in log.read_text()
+    assert f"{run}: a run is going on in this directory" in log.read_text()
+    lab.heal("h2")
+    assert lab.left_over("h1") == lab.left_over("h2") == []
+    process = start("-H", "h2:1,h1:1", train=("--resume",))
+    assert process.wait(120) == 0, log.read_text()
+    assert (run / LAST).read_bytes() == undisturbed
+
+
+def test_a_spare_host_stands_in(lab, folder, start, lost, undisturbed, tmp_path):
     """With as many ranks as before the end is bit for bit that of a run that lost nothing."""
     folder()
-    undisturbed = start("-H", "h1:1,h2:1")
-    log = tmp_path / "log"
-    assert undisturbed.wait(120) == 0, log.read_text()
     process = start("-np", "2", "-H", "h1:1,h2:1,h3:1", "--max-restarts", "2")
-    run = tmp_path / "runs" / "it-2"
+    run, log = tmp_path / "runs" / "it", tmp_path / "log"
     await_checkpoint(run, 25, log)
     lost("h2")
     assert process.wait(120) == 0, log.read_text()
     assert_done(run, 2)
     assert {rank["host"] for rank in json.loads((run / "plan.json").read_text())["ranks"]} == {"h1", "h3"}
-    assert (run / LAST).read_bytes() == (tmp_path / "runs" / "it" / LAST).read_bytes()
+    assert (run / LAST).read_bytes() == undisturbed
     assert lab.left_over("h3") == []
 
 

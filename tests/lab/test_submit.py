@@ -172,13 +172,6 @@ def test_signal_before_the_end_reaches_the_ranks(slurm, hvdtrain, tmp_path, laun
     assert "saved" in done.stdout
 
 
-def test_time_limit(slurm, hvdtrain, tmp_path):
-    job = submitted(hvdtrain("submit", "--time=1", "--", "sleep", "300"))
-    done = hvdtrain("logs", "-f", job, timeout=200)
-    assert states(hvdtrain, job)[job][0] in ("TIMEOUT", "FAILED")
-    assert done.returncode != 0
-
-
 def test_preempted_job_is_run_again(slurm, hvdtrain, tmp_path):
     code = "echo run ${SLURM_RESTART_COUNT:-0}; exit $((SLURM_RESTART_COUNT ? 0 : 75))"
     done = hvdtrain("submit", "--requeue", "--wait", "--", "sh", "-c", code)
