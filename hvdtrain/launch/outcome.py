@@ -102,12 +102,12 @@ def failure_text(outcome: JobOutcome, log_dir: Path | None = None) -> str:
     first = outcome.first_failure
     if outcome.is_ended_by_reason:
         return outcome.reason
+    if outcome.exit_code == ExitCode.PREEMPTED:
+        return _preempted(outcome)
     if first is None:
         missing = sorted(set(range(outcome.size)) - outcome.done)
         ranks = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         code = outcome.launcher_code
-        if outcome.exit_code == ExitCode.PREEMPTED:
-            return "the job was preempted after a checkpoint; run it again to go on"
         if outcome.interrupted:
             return f"the job was ended by {signal.Signals(outcome.interrupted).name}"
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
@@ -118,6 +118,14 @@ def failure_text(outcome: JobOutcome, log_dir: Path | None = None) -> str:
     if log_dir is not None:
         lines.append(f"log: {log_dir / f'rank-{first.rank}.log'}")
     return "\n".join([*lines, *_others(outcome.other_failures)])
+
+
+def _preempted(outcome: JobOutcome) -> str:
+    """That the ranks saved and ended, which is no failure, and who did not."""
+    lines = ["the job was preempted after a checkpoint; run it again to go on"]
+    ends = [outcome.first_failure, *outcome.other_failures] if outcome.first_failure else []
+    lines += next((list(end.last_words) for end in ends if end.code == ExitCode.PREEMPTED), [])
+    return "\n".join([*lines, *_others(tuple(end for end in ends if end.code != ExitCode.PREEMPTED))])
 
 
 def job_code(code: int) -> int:

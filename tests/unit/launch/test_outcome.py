@@ -96,3 +96,15 @@ def test_paragraphs_that_say_no_more_than_the_agents():
     assert worth_telling([RULE, v4, RULE]) == ()
     unknown = ["ssh: connect to host b port 22: No route to host", RULE, "ORTE was unable to start.", RULE]
     assert worth_telling([*unknown, *NON_ZERO]) == (unknown[0], unknown[2])
+
+
+def test_a_preemption_is_no_failure_of_a_rank():
+    """Also where ranks were asked by somebody else than the supervisor, by Slurm for example."""
+    ends = [RankEnd(rank, "h1", 75, 0.0, last_words=("hvdtrain: error: preempted",)) for rank in (1, 0)]
+    outcome = JobOutcome(75, 2, ends[0], other_failures=(ends[1],))
+    assert failure_text(outcome).splitlines() == [
+        "the job was preempted after a checkpoint; run it again to go on",
+        "hvdtrain: error: preempted",
+    ]
+    outcome = replace(outcome, other_failures=(replace(ends[1], code=1, last_words=TRACEBACK),))
+    assert "rank 0 on host h1: exit code 1: RuntimeError: no" in failure_text(outcome)
