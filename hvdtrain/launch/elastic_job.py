@@ -154,7 +154,7 @@ class _ElasticJob:
             self.started += 1
         elif "refusal" in content:
             self.lines.append(content["refusal"])
-        elif "beat" not in content:
+        elif not content.keys() & {"beat", "died"}:
             for stream, text in content.items():
                 self.listeners.line(Line(rank, stream, text))
 

@@ -68,10 +68,12 @@ class Child:
     Attributes:
         was_asked: Whether a signal asked it to end.
         is_excused: Whether that came before it failed on its own, as far as it told.
+        died_at: When its end was noticed, seconds since 1970; None before.
     """
 
     def __init__(self, process: Process, outlet: Outlet, world: World, has_beat: bool) -> None:
         self.was_asked = self.is_excused = False
+        self.died_at: float | None = None
         self._process, self._outlet = process, outlet
         self._term_grace_s = _MPIRUN_GRACE_S if world.launcher == "openmpi" else _TERM_GRACE_S
         self._next_beat = time.monotonic() + _BEAT_S if has_beat else float("inf")
@@ -101,12 +103,14 @@ class Child:
             if self._process.poll() is None:
                 self._end_if_due()
                 continue
+            self._notice_death()
             drain_until = min(drain_until, time.monotonic() + _DRAIN_S)
             if self.was_asked:  # there may be no time to wait for what the child started
                 end_descendants()
         while self._process.poll() is None:  # it closed its pipes and goes on
             self._read(self._patience_s(drain_until))
             self._end_if_due()
+        self._notice_death()
         for stream, buffer in self._buffers.items():
             for line in buffer.close():
                 self._outlet.line(stream, line)
@@ -134,6 +138,15 @@ class Child:
             self._last_output = time.monotonic()
             for line in self._buffers[key.data].feed(data, self._last_output):
                 self._outlet.line(key.data, line)
+
+    def _notice_death(self) -> None:
+        """Tells of a failure at once: the launcher may end this agent before it has told the rest."""
+        if self.died_at is not None:
+            return
+        self.died_at = time.time()
+        if self._process.returncode and not self.was_asked:
+            told = {"code": self._process.returncode, "host": os.uname().nodename, "time_s": self.died_at}
+            self._outlet.send({"died": told})
 
     def _signal(self, number: int) -> None:
         """Hands a signal on to the child; a second request to end kills it."""
@@ -178,7 +191,7 @@ def run_rank(options: Options) -> int:
     except InputError as error:
         outlet.send({"refusal": str(error)})
         return int(error.exit_code)
-    pid, was_asked = None, False
+    pid, was_asked, died_at = None, False, None
     adopt_orphans()  # those of the program's processes that leave its session are to end with it
     try:
         process = spawn(cmd, death_signal=signal.SIGKILL, keeps_descriptors=True)
@@ -190,10 +203,10 @@ def run_rank(options: Options) -> int:
         child = Child(process, outlet, world, options.has_beat)
         try:
             code = child.watch()
-            was_asked = child.is_excused
+            was_asked, died_at = child.is_excused, child.died_at
         finally:
             end_descendants()
-    failed_at = time.time() if outlet.uncaught_at is None else outlet.uncaught_at
+    failed_at = outlet.uncaught_at or died_at or time.time()
     host = os.uname().nodename
     end: dict[str, Any] = {"code": code, "pid": pid, "host": host, "time": failed_at, "asked": was_asked}
     if code == 0 or was_asked:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hvdtrain.errors import ExitCode, InputError
+from hvdtrain.launch.failures import Failures
 from hvdtrain.launch.frames import FrameReader, Message
 from hvdtrain.launch.outcome import SIGNALLED, job_code
 from hvdtrain.launch.outcome import JobOutcome as JobOutcome
@@ -37,7 +38,6 @@ _TERM_GRACE_S = 30.0  # what a job gets to write a checkpoint after SIGTERM or C
 _ORPHAN_GRACE_S = 5.0  # what the ranks get to end after the launcher did
 _REFUSAL_GRACE_S = 0.5  # for the same refusal from other ranks
 _SCANCEL_TIMEOUT_S = 10.0
-_TOGETHER_S = 0.5  # failures that arrive within it are put in order by the hosts' clocks
 
 
 def supervise(
@@ -93,7 +93,7 @@ class _Job:
     on_event: Callable[[int, dict[str, Any]], None]
     terms: Terms
     ends: dict[int, RankEnd] = field(default_factory=dict)
-    failures: list[tuple[float, RankEnd]] = field(default_factory=list)
+    failures: Failures = field(default_factory=Failures)
     foreign: Talk = field(default_factory=Talk)
     interrupted: int = 0
     reason: str = ""  # why the supervisor itself ended the job, and the job's exit code then
@@ -174,6 +174,9 @@ class _Job:
             self.on_event(rank, content["event"])
         elif "end" in content:
             self._end(rank, content["end"])
+        elif "died" in content:
+            if not (self.interrupted or self.reason):
+                self.failures.died(RankEnd(rank, **content["died"]))
         elif "start" in content:
             self._start(rank, content["start"])
         elif "refusal" in content:
@@ -195,7 +198,7 @@ class _Job:
         self.roster.forget(rank)
         if told.code and not told.was_asked:
             if not (self.interrupted or self.reason):
-                self.failures.append((time.monotonic(), told))
+                self.failures.add(told)
             else:  # it may fail because other ranks were ended, so no verdict tells its last words
                 self._show(told)
             self.kill_at = min(self.kill_at, time.monotonic() + _FAIL_GRACE_S)
@@ -249,11 +252,11 @@ class _Job:
     def outcome(self) -> JobOutcome:
         """Puts together what became of the job; every process of it has ended."""
         done = frozenset(rank for rank, end in self.ends.items() if end.code == 0)
-        first = _first(self.failures)
+        failures = self.failures.in_order(self.ends)
+        first = failures[0] if failures else None
         exit_code = self._exit_code(first, len(done) == self.roster.size)
         if exit_code == ExitCode.DONE:
             self.foreign.tell()  # warnings; of a failure they are part of what is told
-        others = sorted((end for _, end in self.failures if end is not first), key=lambda end: end.rank)
         outcome = JobOutcome(
             exit_code,
             self.roster.size,
@@ -263,10 +266,10 @@ class _Job:
             worth_telling(self.foreign.lines),
             self.interrupted,
             self.reason,
-            tuple(others),
+            failures[1:],
         )
         if outcome.is_ended_by_reason:
-            for _, end in self.failures:
+            for end in failures:
                 self._show(end)
         return outcome
 
@@ -288,11 +291,3 @@ class _Job:
             return ExitCode.DONE
         code = self.process.returncode
         return code if SIGNALLED < code <= SIGNALLED + signal.SIGRTMAX else job_code(min(code, 0))
-
-
-def _first(failures: list[tuple[float, RankEnd]]) -> RankEnd | None:
-    """The first failure by arrival; the hosts' clocks put those in order that arrived together."""
-    if not failures:
-        return None
-    together = [end for arrived_s, end in failures if arrived_s - failures[0][0] <= _TOGETHER_S]
-    return min(together, key=lambda end: end.time_s)

@@ -20,7 +20,7 @@ from hvdtrain.topology.environ import World
 from hvdtrain.train.elastic import commit_steps, train_elastically
 from hvdtrain.train.end_signals import end_on_signals
 from hvdtrain.train.ending import end_rank
-from hvdtrain.train.locking import lock_writer, unlock
+from hvdtrain.train.locking import await_last_life, lock_writer, unlock
 from hvdtrain.train.observe import Emit
 from hvdtrain.train.preflight import check_batch, check_timeline
 from hvdtrain.train.rank import run_rank
@@ -76,11 +76,17 @@ class _Joined:
     def _open(self) -> RunDirectory:
         if self.run is None:
             validate_source(self.job.data)
+            if path := self.run_dir:
+                folders = [path, path / "checkpoints"]
+                await_last_life(os.environ, folders, self.job.stall, self._note)
             return open_run_directory(self.job, self.run_dir, overwrite=self.overwrite)
         if self.run.writer is not None:
             return self.run
         unlock(lock_writer(self.run.checkpoints))  # waits for what its rank 0, which is gone, has left behind
         return open_run_directory(self.job.model_copy(update={"resume": "auto"}), self.run.path)
+
+    def _note(self, text: str) -> None:
+        self.emit({"event": "note", "text": text})
 
     def _keep_log(self, path: Path) -> None:
         if self.has_log:

@@ -9,13 +9,20 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hvdtrain.errors import InputError
+
+if TYPE_CHECKING:
+    from hvdtrain.config import StallConfig
 
 # An agent whose launcher is gone ends its rank within 3 s, a loader's process that lost its rank within 5 s.
 _RANKS_END_S = 10.0
 _LOOK_EVERY_S = 0.1
+RESTART = "HVDTRAIN_RESTART"  # how many lives of the job came before; launch.restart has the same name
+_MARGIN_S = 30.0
 
 
 def lock_run(path: Path) -> int | None:
@@ -76,6 +83,44 @@ def lock_writer(checkpoints: Path) -> int | None:
                     do="end them, or choose another --run-dir",
                 ) from None
         time.sleep(_LOOK_EVERY_S)
+
+
+def await_last_life(
+    env: Mapping[str, str], folders: Sequence[Path], stall: StallConfig, tell: Callable[[str], None]
+) -> None:
+    """Waits, where the job was started again, for a rank 0 of its last life that may still write.
+
+    One whose host was cut off from the network, but not from the disk, waits for the others in vain until its
+    own stall limit ends it. Comes back when nobody holds the run, or when it should have ended: then whoever
+    takes the locks is refused.
+
+    Args:
+        env: The environment of this rank.
+        folders: Those that it would hold.
+        stall: The job's limits.
+        tell: Hears, once, what is waited for.
+    """
+    if env.get(RESTART, "0") == "0":
+        return
+    begin_s = time.monotonic()
+    # The others of this life wait for this rank, and no longer than start_s.
+    patience_s = min((stall.step_s or stall.most_s) + _MARGIN_S, stall.start_s / 2)
+    is_told = False
+    while not all(map(_is_free, folders)) and time.monotonic() < begin_s + patience_s:
+        if not is_told and time.monotonic() > begin_s + _RANKS_END_S / 2:
+            is_told = True
+            tell(f"a rank of the last life still holds {folders[0]}: waiting at most {patience_s:g} s for it")
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _is_free(path: Path) -> bool:
+    try:
+        unlock(lock_directory(path))
+    except OSError:  # it is not there
+        return True
+    except InputError:
+        return False
+    return True
 
 
 def unlock(descriptor: int | None) -> None:

@@ -27,6 +27,7 @@ from hvdtrain.train.build import Build, Lookouts, build_trainer
 from hvdtrain.train.ending import end_rank
 from hvdtrain.train.environment import prepare_environment
 from hvdtrain.train.launching import IMPORT_PATH, JOB, RUN_DIR
+from hvdtrain.train.locking import await_last_life
 from hvdtrain.train.observe import Emit, finite
 from hvdtrain.train.parts import Outcome
 from hvdtrain.train.preemption import Watch, deadline
@@ -152,6 +153,10 @@ def relay(event: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def _relay_note(text: str) -> None:
+    relay({"event": "note", "text": text})
+
+
 def run_program(env: Mapping[str, str], train: Callable[[Job, World], object]) -> int:
     """The program of a rank that our launcher started; returns its exit code, or ends with one.
 
@@ -177,7 +182,13 @@ def main(env: Mapping[str, str]) -> int:
 
     def train(job: Job, world: World) -> None:
         run = RunDirectory(Path(env[RUN_DIR])) if world.rank == 0 else None
-        run_rank(job, world, lambda _backend, _seating: run, relay)
+
+        def open_run(_backend: Backend, _seating: Seating) -> RunDirectory | None:
+            if run:  # the launcher holds the directory itself
+                await_last_life(env, [run.checkpoints], job.stall, _relay_note)
+            return run
+
+        run_rank(job, world, open_run, relay)
 
     return run_program(env, train)
 

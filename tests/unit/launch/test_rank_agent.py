@@ -100,6 +100,21 @@ def test_killed_by_signal(start):
     assert (agent.end["code"], agent.process.returncode) == (-9, 137)
 
 
+def test_death_is_told_before_the_rest(start):
+    """A child of the program holds the pipes: the launcher may end this agent while it waits for them."""
+    agent = start("sh", "-c", "sleep 60 & kill -9 $$").read()
+    kinds = [next(iter(message.content)) for message in agent.messages]
+    assert kinds == ["start", "died", "end"]
+    died = agent.messages[1].content["died"]
+    assert died == {"code": -9, "host": os.uname().nodename, "time_s": agent.end["time"]}
+
+
+@pytest.mark.parametrize("code", ["exit 0", "kill -TERM $PPID; sleep 60"])
+def test_death_is_no_news_of_a_success_or_an_end_that_was_asked_for(start, code):
+    agent = start("sh", "-c", code).read()
+    assert not [message for message in agent.messages if "died" in message.content]
+
+
 def test_lines_log_and_tail(start, tmp_path):
     code = (
         "import sys\n"

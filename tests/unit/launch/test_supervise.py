@@ -95,6 +95,24 @@ def test_all_that_failed_are_told(job):
     assert lines == []  # its last words are the verdict's
 
 
+DIED = "say({rank}, {{'died': {{'code': {code}, 'host': 'h{rank}', 'time_s': {at}}}}});"
+
+
+@pytest.mark.parametrize(
+    ("script", "first", "others"),
+    [
+        (DIED.format(rank=1, code=-9, at=1.0) + "end(0, 1, at=1.3)", (1, -9), [0]),  # rank 1 tells no more
+        (DIED.format(rank=1, code=-9, at=1.0), (1, -9), []),
+        (DIED.format(rank=1, code=-9, at=1.0) + "end(0, 1, at=1.3); end(1, -9, at=1.0)", (1, -9), [0]),
+        ("end(0, 1, at=1.0); " + DIED.format(rank=1, code=-9, at=1.1), (0, 1), []),  # killed with the job
+    ],
+)
+def test_rank_that_dies_is_named_though_its_agent_is_ended_with_it(job, script, first, others):
+    outcome, _, _ = job(script)
+    assert (outcome.first_failure.rank, outcome.first_failure.code) == first
+    assert [end.rank for end in outcome.other_failures] == others
+
+
 def test_last_words_that_no_verdict_tells_are_shown(job):
     """Here the reason is one of the supervisor's own, and what rank 1 said before is no part of it."""
     refusal = "end(1, 1, words=['boom']); say(0, {'refusal': 'no GPU'}); end(0, 1, words=['bang'])"
