@@ -145,4 +145,9 @@ def _show(found: list[Stored], removed: list[str]) -> None:
         measured = one.facts.get("metrics") or {}
         told = "  ".join(f"{key.replace('_', ' ')} {value:.4f}" for key, value in measured.items() if value)
         state = f"DAMAGED: {one.fault}" if one.fault else told
-        print(f"{one.path.name:<14}{one.num_bytes / 1e6:>10.1f} MB  {state}".rstrip())
+        print(f"{one.path.name:<14}{_size(one.num_bytes):>13}  {state}".rstrip())
+
+
+def _size(num_bytes: int) -> str:
+    """A size in kB below 1 MB, and MB above; both are powers of 1000."""
+    return f"{num_bytes / 1e3:.1f} kB" if num_bytes < 1e6 else f"{num_bytes / 1e6:.1f} MB"

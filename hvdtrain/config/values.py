@@ -25,6 +25,15 @@ def _refuse_bool(value: Any) -> Any:
     return value
 
 
+def _refuse_no_integer(value: Any) -> Any:
+    """As above; and 1e6 is a text to PyYAML, and no integer to YAML."""
+    if isinstance(value, bool):
+        raise ValueError("must be a whole number")
+    if isinstance(value, str) and re.fullmatch(r"[\d.]+[eE]\+?\d+", value):
+        raise ValueError("must be a whole number, written out in digits")
+    return value
+
+
 def _refuse_other_than_int(value: Any) -> Any:
     """For literals, which compare with ``==``: 3.0 is no 3 and true no 1."""
     if type(value) is not int:
@@ -106,7 +115,7 @@ def _is_text(value: Any) -> bool:
 _number = BeforeValidator(_refuse_bool)
 # A text is no integer and neither is 3.0. Where a real number is meant a text of digits is taken:
 # PyYAML reads 1e-1, which has no point, as a text.
-Integer = Annotated[int, _number, Field(strict=True)]
+Integer = Annotated[int, BeforeValidator(_refuse_no_integer), Field(strict=True)]
 # The limits are far above what anybody means: they catch a slip of the keyboard before it fills the memory.
 Count = Annotated[Integer, Field(ge=1, le=2**32)]
 Natural = Annotated[Integer, Field(ge=0, le=2**32)]

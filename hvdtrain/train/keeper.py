@@ -19,6 +19,7 @@ from hvdtrain.backends.base import Backend
 from hvdtrain.config import CheckpointConfig
 from hvdtrain.errors import AgreedError
 from hvdtrain.train.checkpoint import Snapshot, save_checkpoint
+from hvdtrain.train.rules import CURE
 from hvdtrain.train.schedule import Position
 from hvdtrain.train.store import Stored, add_metrics, has_right_checksums, prune, remove_stale, stored_in
 
@@ -194,7 +195,7 @@ class _NotFiniteError(Exception):
     def __init__(self, step: int, name: str) -> None:
         super().__init__(
             f"step {step}: parameter {name!r} holds values that are no finite numbers, which is not saved; "
-            "lower the learning rate or clip the gradients, or leave such steps out with on_nan skip"
+            f"{CURE}"
         )
 
 

@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 from hvdtrain.errors import InputError
 
+# What to do about losses and gradients that are no finite numbers, in a job file and in a script.
+CURE = (
+    "lower the learning rate or clip the gradients, or leave such steps out "
+    '(gradients.on_nan: skip, or on_nan="skip" of run.distribute)'
+)
+
 
 @dataclass(frozen=True)
 class StepRules:

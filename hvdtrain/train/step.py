@@ -19,6 +19,7 @@ from hvdtrain.data.agreement import name_ranks
 from hvdtrain.errors import AgreedError, InputError
 from hvdtrain.train.gradients import clamp, kept_out, scale, total_norm
 from hvdtrain.train.matching import Place
+from hvdtrain.train.rules import CURE
 from hvdtrain.train.rules import StepRules as StepRules
 
 
@@ -92,7 +93,7 @@ class Stepper:
         if not replica.has_gradients and rules != StepRules():
             raise InputError(
                 "Adasum reduces the optimizer's steps, not gradients: it cannot be combined with clipping, "
-                "on_nan skip or another precision than fp32",
+                "skipping of bad steps or another precision than fp32",
                 do="set gradients.reduce to mean",
             )
         self.replica = replica
@@ -266,10 +267,7 @@ class Stepper:
 
     def _leave_out(self, reason: str, total: float) -> StepEnd:
         if self._rules.on_nan == "stop":
-            raise AgreedError(
-                f"step {self.step}: {reason}; lower the learning rate or clip the gradients, or leave "
-                "such steps out with on_nan skip"
-            )
+            raise AgreedError(f"step {self.step}: {reason}; {CURE}")
         self.replica.optimizer.zero_grad()
         for buffer, before in self._buffers:
             buffer.copy_(before)

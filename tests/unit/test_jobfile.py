@@ -353,6 +353,8 @@ def test_what_is_wrong_is_named_with_its_line(written, text, parts):
         ("model.args.a=&x [*x]", "model.args.a: must not be nested deeper"),
         ("model.args.a=.inf", "model.args.a: must be a finite number"),
         ("epochs=3.0", "epochs: must be a whole number, found 3.0"),
+        ("epochs=1e6", "epochs: must be a whole number, written out in digits, found '1e6'"),
+        ("batch.global=true", "batch.global: must be a whole number, found true"),
         ("epochs=2024-13-01", "epochs: must be a whole number, found '2024-13-01'"),
         ("a=" + "[" * 2000, "nested too deeply"),
     ],
