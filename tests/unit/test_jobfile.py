@@ -175,7 +175,7 @@ def test_two_overrides_of_a_pair_are_refused(written):
         (MINIMAL + "name: 2024-13-01\n", ["not YAML: month must be in 1..12"]),
         (MINIMAL + "1: 2\n", [":5: key 1 is no text; legal: name, model"]),
         (MINIMAL + "epochs: 3\n", [":5: key 'epochs' is given twice", "line 4"]),
-        (MINIMAL.replace("epochs: 2", "epochs: yes"), [":4: epochs: must be a number, found true"]),
+        (MINIMAL.replace("epochs: 2", "epochs: yes"), [":4: epochs: must be a whole number, found true"]),
         (MINIMAL.replace("epochs: 2", "epochs: 2.5"), [":4: epochs:", "2.5"]),
         (MINIMAL.replace("epochs: 2", "epochs: 3.0"), [":4: epochs: must be a whole number, found 3.0"]),
         (MINIMAL.replace("epochs: 2", "epochs: '3'"), [":4: epochs: must be a whole number, found '3'"]),
