@@ -280,6 +280,8 @@ def main() -> int:
 def _measured(work: Path, only: Sequence[str] | None, save: Path | None) -> list[dict[str, Any]]:
     if os.geteuid():
         raise SystemExit("needs root, as tests/lab does: sudo python benchmarks/lab_truth.py")
+    if save and save.exists():
+        raise SystemExit(f"{save} exists; the rows of two runs would be predicted from one network")
     cases = [case for case in CASES if not only or case.model in only]
     records = []
     with lab_up() as lab:

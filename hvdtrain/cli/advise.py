@@ -102,8 +102,9 @@ def command(profile: Path | None, measured: str | None, as_json: bool, **options
     hvdtrain advise --measured 4:350 --params 110M --network net.json+200Mbit/s@1ms --samples 10M --deadline 8
     """  # noqa: D301 - \b is click's
     _check_mode(profile, measured, options)
-    named = (options["network"],) if options["network"] else ()
-    check_target("--html", options["html"], *([profile] if profile else ()), *map(Path, named))
+    network = options["network"] or ""
+    read = [name for name in (network, network.rpartition("+")[0]) if name]  # a file may have a link after it
+    check_target("--html", options["html"], *([profile] if profile else ()), *map(Path, read))
     if measured is not None:
         return _from_measured(measured, options, as_json)
     assert profile is not None

@@ -46,6 +46,7 @@ def _measured(text: str, options: dict[str, Any]) -> Measured:
         rows=rows,
         params=read_amount(options["params"]),
         predict=_counts(options, max(rows)),
+        max_gpus=options["max_gpus"],
         gpus_per_node=options["gpus_per_node"],
         network=options["network"],
         batch_per_gpu=options["batch_per_gpu"],

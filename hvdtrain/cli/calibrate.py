@@ -138,7 +138,9 @@ def _settled(network: str | None) -> str | None:
     """A network file by its whole path, for a folder that is read from anywhere; a name as it is."""
     if network is None:
         return None
-    path, plus, link = network.partition("+")
+    if Path(network).is_file():
+        return str(Path(network).absolute())
+    path, plus, link = network.rpartition("+")
     return f"{Path(path).absolute()}{plus}{link}" if Path(path).is_file() else network
 
 

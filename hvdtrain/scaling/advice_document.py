@@ -83,8 +83,8 @@ def _band(name: str, band: Band | None, unit: str) -> dict[str, float | None]:
 
 
 def measured_document(measured: Measured, answer: Answer) -> dict[str, Any]:
-    """The document of advice from measured throughputs: efficiencies are relative to the first row."""
-    first = next(iter(measured.rows))
+    """The document of advice from measured throughputs: efficiencies are relative to the first fitted row."""
+    first = answer.base_gpus
     return {
         "schema": 1,
         "kind": "advice",

@@ -84,7 +84,7 @@ def advise(profile: Profile, request: Request) -> Advice:
     """
     node = gpus_of_node(profile, request.gpus_per_node)
     setting = setting_of(profile, request.network, node)
-    job, network = moved(setting.job, setting.network, setting.belief.mean)
+    _, network = moved(setting.job, setting.network, setting.belief.mean)
     work = _work(profile, request)
     prices = Prices(request.price, request.energy_price, profile.gpu.power_w if profile.gpu else None)
     _check(request, work, prices)
@@ -94,10 +94,10 @@ def advise(profile: Profile, request: Request) -> Advice:
     recommended = _knee(allowed or forecast.rows)
     memory = fitting_of(profile)
     last = forecast.rows[-1]
-    changes = tuple(what_ifs(job, network, last.gpus, work.critical_batch if work else None))
-    bounds = Bounds(
-        memory, work.critical_batch if work else None, bool(allowed) and len(allowed) < len(forecast.rows)
-    )
+    critical = work.critical_batch if work else None
+    believed, now_s = setting.belief.mean, last.step.total_s
+    changes = tuple(what_ifs(setting.job, setting.network, last.gpus, critical, believed, now_s))
+    bounds = Bounds(memory, critical, bool(allowed) and len(allowed) < len(forecast.rows))
     bottleneck, verdict, worth_it = judge(forecast, recommended, bounds, changes)
     bars = tuple(Bar(cause, share) for cause, share in losses(forecast, last).items())
     notes = _notes(profile, request, (network, node), work)

@@ -12,6 +12,8 @@ from hvdtrain.scaling.calibration_unknowns import FIGURE_ERROR, UNKNOWNS
 from hvdtrain.scaling.forecast import Forecast, counts_up_to, make_forecast
 from hvdtrain.scaling.profile import Profile
 
+_SAME = 0.005  # of a band's width: what a difference must be to be told
+
 
 def proposal_document(profile: Profile, network: str | None, proposal: Proposal) -> dict[str, Any]:
     """What is proposed, and why; widths and gains are fractions of efficiency."""
@@ -133,16 +135,21 @@ def _forecast(setting: Setting, max_gpus: int) -> Forecast:
 
 def _told(widths: Sequence[float], reading: Reading, missing: Sequence[str]) -> str:
     former, now = (_points(width) for width in widths)
-    word = "narrower" if widths[1] < widths[0] else "no narrower"
-    told = f"The prediction is {word}: {now} to each side, {former} before"
-    if widths[1] >= widths[0]:
-        told += "; the runs lie farther from it than it took itself to be sure, so it knows less than it said"
-    if missing:
-        told += f"; without a result: {', '.join(missing)}"
     outside = [one.run.name for one in reading.results if any(map(_is_outside, one.compared[:1]))]
-    if outside:
-        told += f"; outside their band: {', '.join(outside)}"
-    return told + "."
+    parts = [f"Outside the band that was predicted of them: {', '.join(outside)}"] if outside else []
+    if abs(widths[1] - widths[0]) < _SAME * widths[0]:
+        parts.append(f"the prediction is as wide as before, {now} to each side: the runs tell nothing of it")
+    elif widths[1] < widths[0]:
+        parts.append(f"the prediction is narrower: {now} to each side, {former} before")
+    else:
+        parts.append(
+            f"the prediction is wider: {now} to each side, {former} before; the runs lie farther off than "
+            "it took itself to be sure, so it knew less than it said"
+        )
+    if missing:
+        parts.append(f"without a result: {', '.join(missing)}")
+    told = "; ".join(parts)
+    return f"{told[0].upper()}{told[1:]}."
 
 
 def _is_outside(one: Compared) -> bool:

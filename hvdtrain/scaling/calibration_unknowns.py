@@ -137,12 +137,20 @@ def step_with(job: Job, network: Network, ranks: int, shift: Sequence[float]) ->
     step = step_at(*moved(job, network, shift), ranks)
     added = sum(step.added_s.values())
     more = step.total_s * math.expm1(missed(added / step.total_s, ranks, shift))
-    if not more:
-        return step
+    return _with(step, more) if more else step
+
+
+def lengthened(step: Step, least_s: float) -> Step:
+    """The step, or one of ``least_s`` where that is longer."""
+    return _with(step, least_s - step.total_s) if step.total_s < least_s else step
+
+
+def _with(step: Step, more_s: float) -> Step:
+    added = sum(step.added_s.values())
     if added > 0:
-        factor = max(0.0, 1 + more / added)
+        factor = max(0.0, 1 + more_s / added)
         return replace(step, added_s={cause: factor * value for cause, value in step.added_s.items()})
-    return replace(step, added_s={**step.added_s, "latency": max(0.0, more)})
+    return replace(step, added_s={**step.added_s, "latency": max(0.0, more_s)})
 
 
 def missed(lost: float, ranks: int, shift: Sequence[float]) -> float:

@@ -14,6 +14,8 @@ _APART = re.compile(r"(?:\s*[,/;]|\s+with|\s+and)?\s+", re.IGNORECASE)
 # A capital B is bytes; nobody writes Gbit/s with one.
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KkMmGg])(i?)B(?:/s|ps)(?![A-Za-z])")
 
+_AMBIGUOUS = re.compile(r"\d+(\.\d+)?\s*[KkMmGg]i?B")
+
 
 def split_delay(text: str, where: str) -> tuple[str, float | None]:
     """A link's name and the seconds of latency after it: ``1GbE@2ms``, ``200Mbit/s, 1ms``, ``1GbE 1 ms``.
@@ -53,6 +55,9 @@ def read_bytes_per_s(text: str, where: str) -> float | None:
     Raises:
         InputError: Bytes a second beside other words, or no such bandwidth that a link has.
     """
+    if _AMBIGUOUS.fullmatch(text.strip()):
+        told = f"{text.strip()!r} is an amount, not a speed"
+        raise InputError(told, where=where, legal="25GB/s for bytes a second, 25Gbit/s or 25GbE for bits")
     found = _BYTES.search(text)
     if not found:
         return None

@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hvdtrain.scaling.calibration_unknowns import FIGURE_ERROR, PRIOR, Belief, changes, step_with
+from hvdtrain.scaling.calibration_unknowns import (
+    FIGURE_ERROR,
+    PRIOR,
+    Belief,
+    changes,
+    lengthened,
+    moved,
+    step_with,
+)
 from hvdtrain.scaling.job import Job
 from hvdtrain.scaling.network import Network
 from hvdtrain.scaling.statistics import cost_to_target
@@ -119,8 +127,32 @@ def make_forecast(
 ) -> Forecast:
     """The rows of ``counts`` GPUs, ascending, with what is believed of the unknowns."""
     paid = prices or Prices()
-    rows = tuple(_row(job, network, gpus, belief, (work, paid)) for gpus in counts)
+    steps = _steps(job, network, counts, belief)
+    rows = tuple(
+        _row(
+            (job, network),
+            step,
+            belief.variance(changes(job, network, step.ranks, belief.mean)),
+            (work, paid),
+        )
+        for step in steps
+    )
     return Forecast(job, network, work, paid, rows)
+
+
+def _steps(job: Job, network: Network, counts: list[int], belief: Belief) -> list[Step]:
+    """The step of each number of GPUs: what the model misses makes none shorter than of fewer GPUs.
+
+    A growth that was measured to be smaller than the model's is of the runs' ranks; beyond them it cannot
+    make more ranks wait less for each other, unless the model itself says so.
+    """
+    done: list[tuple[float, Step]] = []
+    for gpus in counts:
+        model_s = step_time(*moved(job, network, belief.mean), gpus)
+        step = step_with(job, network, gpus, belief.mean)
+        least_s = max((one.total_s for before_s, one in done if before_s <= model_s), default=0.0)
+        done.append((model_s, lengthened(step, least_s)))
+    return [step for _, step in done]
 
 
 def efficiency_band(alone_s: float, step_s: Band) -> Band:
@@ -135,10 +167,9 @@ def step_band(step_s: float, variance: float) -> Band:
     return Band(step_s, step_s * math.exp(-spread), step_s * math.exp(spread))
 
 
-def _row(job: Job, network: Network, gpus: int, belief: Belief, rest: tuple[Work | None, Prices]) -> Row:
-    work, prices = rest
-    step = step_with(job, network, gpus, belief.mean)
-    step_s = step_band(step.total_s, belief.variance(changes(job, network, gpus, belief.mean)))
+def _row(machine: tuple[Job, Network], step: Step, variance: float, rest: tuple[Work | None, Prices]) -> Row:
+    (job, network), (work, prices), gpus = machine, rest, step.ranks
+    step_s = step_band(step.total_s, variance)
     batch = gpus * job.samples
     rate = Band(batch / step_s.value, batch / step_s.high, batch / step_s.low)
     # The step of one GPU was measured: its own error cancels in the ratio, but for what was not measured.

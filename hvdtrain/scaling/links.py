@@ -29,6 +29,7 @@ class Link:
         on_gpu: Whether GPUs reduce and send, so that it competes with their arithmetic; CPUs do otherwise.
         delay_s: Part of ``alpha_s`` that was added to what the kind of link usually has.
         is_told: Whether a user named it; else it is the prior of a link that nobody told.
+        is_whole: Whether a user told all that a message takes; else hosts and engine may add to it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Link:
     on_gpu: bool = True
     delay_s: float = 0.0
     is_told: bool = True
+    is_whole: bool = False
 
     @property
     def bandwidth_b_s(self) -> float:
@@ -147,7 +149,8 @@ def find_link(name: str, where: str = "--network") -> Link:
     speed = read_bytes_per_s(text, where)
     if speed is not None:
         alpha_s = _TCP_ALPHA_S if delay_s is None else delay_s
-        return Link(f"link of {speed / 1e9:g} GB/s", alpha_s, speed, 1.0, _TOLD_SPREAD)
+        is_whole = delay_s is not None
+        return Link(f"link of {speed / 1e9:g} GB/s", alpha_s, speed, 1.0, _TOLD_SPREAD, is_whole=is_whole)
     text = text.strip().lower().replace("(4x)", "")
     packed = _NOISE.sub("", text)
     count = _COUNT.match(packed)
@@ -158,7 +161,12 @@ def find_link(name: str, where: str = "--network") -> Link:
         link = None if text.startswith("-") else _find_plain(packed) or _find_words(text)
     if link is None:
         raise InputError(f"unknown network {name!r}; {_nearest(text)}", where=where, legal=LEGAL)
-    if delay_s is None:
+    return link if delay_s is None else delayed(link, delay_s)
+
+
+def delayed(link: Link, delay_s: float) -> Link:
+    """The link with seconds more for each message; the same one for none."""
+    if not delay_s:
         return link
     told = f"{1e3 * delay_s:g} ms" if delay_s >= 1e-3 else f"{1e6 * delay_s:g} us"
     return replace(link, name=f"{link.name} + {told}", alpha_s=link.alpha_s + delay_s, delay_s=delay_s)
@@ -178,9 +186,11 @@ def find_links(text: str, where: str = "--network") -> tuple[Link | None, Link |
     """
     parts = text.split("+")
     if len(parts) > 1 and not counts_bytes(text):
-        whole = _find_words(text.strip().lower().replace("+", " ").replace("(4x)", ""))
+        last, delay_s = split_delay(parts[-1], where)
+        words = " ".join([*parts[:-1], last])
+        whole = _find_words(words.strip().lower().replace("(4x)", ""))
         if whole is not None:  # such as TCP+NCCL 25GbE
-            return None, whole
+            return None, delayed(whole, delay_s or 0.0)
     links = [find_link(part, where) for part in parts]
     if len(links) == 1:
         return (links[0], None) if links[0].inside else (None, links[0])
@@ -232,7 +242,7 @@ def _find_words(text: str) -> Link | None:
     if "efa" in kinds:
         return Link(f"EFA {gbit:g}", 25e-6, gbit * _GBIT, 0.6, 0.4)
     if "rdma" in kinds:
-        return Link(f"{gbit:g} Gbit/s RDMA", _RDMA_ALPHA_S, gbit * _GBIT, _RDMA_REACHED, 0.3)
+        return rdma(gbit)
     return ethernet(gbit)
 
 
@@ -252,6 +262,11 @@ def ethernet(gbit: float) -> Link:
     spread = 0.1 if gbit <= 2 else 0.4
     name = f"{gbit:g}GbE" if gbit >= 1 else f"{1000 * gbit:g} Mbit/s"
     return Link(f"{name} (TCP)", _TCP_ALPHA_S, gbit * _GBIT, reached, spread)
+
+
+def rdma(gbit: float) -> Link:
+    """RDMA over Ethernet."""
+    return Link(f"{gbit:g} Gbit/s RDMA", _RDMA_ALPHA_S, gbit * _GBIT, _RDMA_REACHED, 0.3)
 
 
 def _infiniband(gbit: float, grade: str) -> Link:

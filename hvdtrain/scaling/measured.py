@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hvdtrain.scaling import measured_model as model
-from hvdtrain.scaling.estimation import densest, quantiles
+from hvdtrain.scaling.drawing import densest, quantiles
 from hvdtrain.scaling.measured_fit import Fit
 from hvdtrain.scaling.measured_model import Facts, StepParts
 
@@ -49,7 +49,8 @@ def predict(fitted: Fit, gpus: int, price: float | None = None, samples: float =
     base_gpus, base_throughput = fitted.base
     linear = gpus / base_gpus * base_throughput
     seen = [(model.throughput(fitted.facts, one.theta, gpus) / linear, one.weight) for one in fitted.drawn]
-    top = math.inf if fitted.is_odd else _MAX_EFFICIENCY
+    # With fewer GPUs than the row that all is relative to, less is lost: more than 100 % is what is expected.
+    top = math.inf if fitted.is_odd or gpus < base_gpus else _MAX_EFFICIENCY
     low, middle, high = _band(fitted, gpus, seen, top)
     throughput = middle * linear
     parts = model.step_parts(fitted.facts, fitted.estimated.theta, gpus)
@@ -68,11 +69,13 @@ def _band(
     below, above = _missed(fitted, gpus, middle)
     low = middle - math.hypot(middle - low, _NORMAL_QUANTILE * middle * below)
     high = min(middle + math.hypot(high - middle, _NORMAL_QUANTILE * middle * above), top + 0.01)
-    width = 2 * _MAX_HALF_WIDTH
+    scale = max(1.0, middle)  # above 100 % the same share of the prediction says something
+    width, margin = 2 * _MAX_HALF_WIDTH * scale, _MARGIN * scale
     if high - low > width:
         # Too wide to say something: the part around the prediction that holds the most.
-        low = max(low, middle - width + _MARGIN)
-        low, high = densest(seen, width, (low, max(low + width, min(high, middle + width - _MARGIN))))
+        low, high = max(low, middle - width + margin), min(high, middle + width - margin)
+        if high - low > width:
+            low, high = densest(seen, width, (low, high))
     return max(low, 0.1 * middle), middle, high
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hvdtrain.scaling import measured_model as model
 from hvdtrain.scaling.advise import Gate
-from hvdtrain.scaling.links import Link, find_link
+from hvdtrain.scaling.links import Link, delayed, ethernet, rdma
 from hvdtrain.scaling.measured import Prediction, predict, swap
 from hvdtrain.scaling.measured_fit import Fit, fit
 from hvdtrain.scaling.measured_gates import Figures, keeps, make_gates
@@ -48,6 +48,7 @@ class Answer:
     what_if: tuple[WhatIf, ...]
     gates: tuple[Gate, ...]
     notes: tuple[str, ...]
+    base_gpus: int
 
     @property
     def is_refused(self) -> bool:
@@ -59,23 +60,25 @@ def answer(measured: Measured) -> Answer:
     """Fits, predicts and judges."""
     fitted = fit(measured)
     told = {gpus: predict(fitted, gpus, measured.price, measured.samples) for gpus in _counts(measured)}
-    figures = {gpus: _figures(measured, fitted, one) for gpus, one in told.items()}
+    most = measured.max_gpus or max(told)
+    figures = {gpus: _figures(measured, fitted, one) for gpus, one in told.items() if gpus <= most}
     recommended = _recommend(measured, figures)
     beyond = max(measured.rows) if max(measured.predict) > max(measured.rows) else min(measured.rows)
     last = told[max(measured.predict)]
     bottleneck = _bottleneck(fitted, measured, last)
     changes = tuple(_what_if(fitted, measured, last))
-    shown = _as_measured(fitted, measured.rows, told)
+    shown = _as_measured(fitted, told)
     return Answer(
         tuple(told[gpus] for gpus in measured.predict),
         tuple(told[gpus] for gpus in measured.rows),
         recommended,
         recommended > beyond,
         bottleneck,
-        _verdict(fitted, shown, (recommended, beyond), bottleneck, changes),
+        _verdict(fitted, shown, (recommended, beyond, last.gpus), bottleneck, changes),
         changes,
         make_gates(measured.limits, list(figures.values()), figures[last.gpus]),
         fitted.notes,
+        fitted.base[0],
     )
 
 
@@ -88,11 +91,9 @@ def _counts(measured: Measured) -> list[int]:
 
 
 def _figures(measured: Measured, fitted: Fit, one: Prediction) -> Figures:
-    """A measured row counts as measured, but for one that was left out and for those that were asked for."""
-    rows, gpus = measured.rows, one.gpus
-    throughput = one.throughput
-    if gpus in rows and gpus not in measured.predict and gpus != fitted.left_out:
-        throughput = rows[gpus]
+    """A measured row counts as measured, but for one that was left out."""
+    gpus = one.gpus
+    throughput = one.throughput if gpus == fitted.left_out else measured.rows.get(gpus, one.throughput)
     base_gpus, base = fitted.base
     hours = measured.samples / throughput / 3600
     cost = None if measured.price is None else measured.price * gpus * hours
@@ -104,10 +105,15 @@ def _recommend(measured: Measured, figures: Mapping[int, Figures]) -> int:
 
     Each doubling must then give at least the square root of two.
     """
-    first = min(measured.rows)
-    enough = [one for one in figures.values() if one.efficiency >= _LEAST_EFFICIENCY and one.gpus >= first]
-    allowed = [one for one in enough if keeps(measured.limits, one)] or enough or [figures[first]]
-    return max(allowed, key=lambda one: one.gpus * one.efficiency**2).gpus
+    first = min(*measured.rows, max(figures))
+    larger = [one for one in figures.values() if one.gpus >= first]
+    kept = [one for one in larger if keeps(measured.limits, one)]
+    enough, allowed = (
+        [one for one in some if one.efficiency >= _LEAST_EFFICIENCY] for some in (larger, kept)
+    )
+    if kept and not allowed:  # what keeps the limits is a waste, and there is nothing else
+        return max(kept, key=lambda one: one.efficiency).gpus
+    return max(allowed or enough or larger[:1], key=lambda one: one.gpus * one.efficiency**2).gpus
 
 
 def _bottleneck(fitted: Fit, measured: Measured, last: Prediction) -> str:
@@ -118,6 +124,8 @@ def _bottleneck(fitted: Fit, measured: Measured, last: Prediction) -> str:
         return "unknown"
     if 1 - last.efficiency < _NO_LOSS and sum(last.loss_shares.values()) < _NO_LOSS:
         return "none"
+    if max(last.loss_shares.values()) <= 0:
+        return "none"  # no more is lost than at the first row
     return max(last.loss_shares, key=lambda name: last.loss_shares[name])
 
 
@@ -152,31 +160,33 @@ def _what_if(fitted: Fit, measured: Measured, last: Prediction) -> Sequence[What
 
 
 def _other_transport(link: Link | None) -> Link | None:
-    """RDMA where it is TCP by name; GPUs that reduce where CPUs do."""
-    if link is None or not link.is_told:
+    """RDMA where it is TCP by name; GPUs that reduce where CPUs do. The delay that was added stays."""
+    if link is None or not link.is_told or link.inside:
         return None
     gbit = link.line_b_s * 8 / 1e9
-    if not link.on_gpu and not link.inside:
-        return find_link(f"{gbit:g}GbE-TCP")
-    return find_link(f"{gbit:g}GbE-RDMA") if link.name.endswith("(TCP)") else None
+    if not link.on_gpu:
+        return delayed(ethernet(gbit), link.delay_s)
+    return delayed(rdma(gbit), link.delay_s) if "(TCP)" in link.name else None
 
 
 def _verdict(
     fitted: Fit,
     told: Mapping[int, Prediction],
-    counts: tuple[int, int],
+    counts: tuple[int, int, int],
     bottleneck: str,
     changes: Sequence[WhatIf],
 ) -> str:
-    recommended, beyond = counts
-    best, last = told[recommended], told[max(told)]
+    recommended, beyond, most = counts
+    best, last = told[recommended], told[most]
     share = getattr(last.parts, f"{bottleneck}_s") / last.parts.total_s if bottleneck in _CAUSES else 0.0
     parts = []
     if recommended > beyond:
         band = f"{_percent(best.efficiency_low)} to {_percent(best.efficiency_high)}"
+        band = "measured" if recommended in fitted.rows else band
+        against = f" against {_gpus(fitted.base[0])}" if recommended != fitted.base[0] else ""
         parts.append(
-            f"Use {_gpus(recommended)}: {_percent(best.efficiency)} efficiency ({band}) against "
-            f"{_gpus(fitted.base[0])}, {_against(best, told[beyond])}"
+            f"Use {_gpus(recommended)}: {_percent(best.efficiency)} efficiency ({band}){against}, "
+            f"{_against(best, told[beyond])}"
         )
     elif bottleneck == "data":
         parts.append("Do not scale out before the input pipeline is faster")
@@ -197,14 +207,14 @@ def _verdict(
     return "; ".join(parts) + "."
 
 
-def _as_measured(
-    fitted: Fit, rows: Mapping[int, float], told: Mapping[int, Prediction]
-) -> dict[int, Prediction]:
-    """The predictions, with the throughput of rows as they are shown: as measured, but for one left out."""
-    return {
-        gpus: replace(one, throughput=rows[gpus]) if gpus in rows and gpus != fitted.left_out else one
-        for gpus, one in told.items()
-    }
+def _as_measured(fitted: Fit, told: Mapping[int, Prediction]) -> dict[int, Prediction]:
+    """The predictions, with rows as they are shown: as measured, but for one left out."""
+    shown = dict(told)
+    base_gpus, base = fitted.base
+    for gpus, value in fitted.rows.items():
+        share = value / gpus / (base / base_gpus)
+        shown[gpus] = replace(told[gpus], throughput=value, efficiency=share)
+    return shown
 
 
 def _against(more: Prediction, fewer: Prediction) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hvdtrain.scaling import measured_model as model
-from hvdtrain.scaling.estimation import Draw, Estimate, draws, estimate, make_misfit
+from hvdtrain.scaling.drawing import Draw, draws
+from hvdtrain.scaling.estimation import Estimate, estimate, make_misfit
 from hvdtrain.scaling.measured_input import Measured
 from hvdtrain.scaling.measured_model import Facts
 from hvdtrain.scaling.network import named_level
@@ -32,7 +33,7 @@ class Fit:
         estimated: The unknowns, with their covariance.
         drawn: Unknowns drawn from it.
         rows: The rows that were fitted, without the one that is left out.
-        base: GPUs and samples/s of the first measured row.
+        base: GPUs and samples/s of the first row that was fitted.
         noise: Spread of the rows' logarithm, as they were fitted.
         measured_to: GPUs of the largest row.
         left_out: GPUs of the row that contradicts the others, None if none does.
@@ -70,8 +71,12 @@ def fit(measured: Measured) -> Fit:
                 modes, left_out = trial, gpus
                 break
     kept = _without(rows, left_out)
-    base = next(iter(rows.items()))
+    base = next(iter(kept.items()))
     notes = [*assumed, *_contradictions(rows, left_out)]
+    if left_out is not None and left_out < base[0]:
+        notes.append(
+            f"efficiencies are relative to the row of {base[0]} GPUs, the first that is not left out"
+        )
     modes, noise = _roughly(facts, kept, modes)
     if noise > _ROW_NOISE:
         notes.append(
@@ -85,7 +90,7 @@ def fit(measured: Measured) -> Fit:
             "the band most"
         )
     drawn = _draws(facts, kept, modes, noise)
-    is_odd = bool(_oddities(kept)) or left_out == base[0]
+    is_odd = bool(_oddities(kept))
     return Fit(facts, modes[0], drawn, kept, base, noise, max(kept), left_out, is_odd, tuple(notes))
 
 
@@ -182,8 +187,9 @@ def _differs(one: Estimate, other: Estimate) -> bool:
 def _draws(facts: Facts, rows: Mapping[int, float], modes: Sequence[Estimate], noise: float) -> list[Draw]:
     prior = _prior(facts, rows)
     values = [math.log(value) for value in rows.values()]
-    misfit = make_misfit(_logs(facts, rows), values, noise, prior.centre, prior.spread)
-    return draws(modes, _NUM_DRAWS, misfit)
+    logs = _logs(facts, rows)
+    misfit = make_misfit(logs, values, noise, prior.centre, prior.spread)
+    return draws(modes, _NUM_DRAWS, misfit, logs, prior.spread)
 
 
 def _is_outlier(facts: Facts, rows: Mapping[int, float], gpus: int, fits: tuple[Estimate, Estimate]) -> bool:

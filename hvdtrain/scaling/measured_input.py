@@ -80,6 +80,7 @@ class Measured:
         rows: Samples a second by number of GPUs, ascending.
         params: Parameters that are trained.
         predict: Numbers of GPUs to predict, ascending.
+        max_gpus: The largest number of GPUs that there are to choose from; None for no limit.
         gpus_per_node: GPUs of a full node; None if not told.
         network: Name of the network, such as ``NVLink+100GbE-RDMA``, or a file of it; None if not told.
         batch_per_gpu: Samples of a micro-batch; None if not told.
@@ -93,6 +94,7 @@ class Measured:
     rows: Mapping[int, float]
     params: float
     predict: tuple[int, ...]
+    max_gpus: int | None = None
     gpus_per_node: int | None = None
     network: str | None = None
     batch_per_gpu: float | None = None

@@ -147,8 +147,12 @@ def _with_link(network: Network, link: Link) -> Network:
     old = network.between
     if not old.is_measured:
         return replace(network, between=named_level(link))
-    wire = Wire(old.wire.alpha_s + link.delay_s, 1 / link.bandwidth_b_s)
-    source = f"{link.describe()}; each message otherwise as {old.source}"
+    if link.is_whole:
+        alpha_s, source = link.alpha_s, f"{link.describe()}; the engine as {old.source}"
+    else:
+        alpha_s = old.wire.alpha_s + link.delay_s
+        source = f"{replace(link, alpha_s=alpha_s).describe()}; messages and engine otherwise as {old.source}"
+    wire = Wire(alpha_s, 1 / link.bandwidth_b_s)
     return replace(network, between=replace(old, wire=wire, spread=link.spread, source=source, link=link))
 
 
@@ -187,6 +191,7 @@ class _Fit:
     ranks: int
     wire: Wire
     residual: float
+    dtype: str = "float32"
     cost: CostOf = ring
 
 
@@ -197,7 +202,10 @@ def _fit(fields: Fields) -> _Fit:
     wire = Wire(fields.number("alpha_s"), fields.number("beta_s_per_byte"))
     if wire.alpha_s == wire.beta_s == 0:
         raise InputError(f"{fields.path} says that an allreduce takes no time", where=fields.file)
-    return _Fit(level, fields.text("library"), fields.count("ranks", 2), wire, fields.number("residual"))
+    dtype = str(fields.values.get("dtype", "float32"))
+    return _Fit(
+        level, fields.text("library"), fields.count("ranks", 2), wire, fields.number("residual"), dtype
+    )
 
 
 def _is_open_mpi(fields: Fields) -> bool:
@@ -212,8 +220,10 @@ def _refit(fit: _Fit, fields: Fields) -> _Fit:
     samples = [
         (one.number("bytes"), one.number("time_s"))
         for one in fields.objects("rows")
-        if (one.text("library"), one.text("level"), one.text("dtype")) == (fit.library, fit.level, "float32")
+        if (one.text("library"), one.text("level"), one.text("dtype")) == (fit.library, fit.level, fit.dtype)
     ]
+    if len({size for size, _ in samples}) < 2:  # only the fit was kept of what was measured
+        return fit
     cost = open_mpi if fit.library == "mpi" else _engine_cost
     found = fit_wire(samples, fit.ranks, cost)
     return replace(fit, wire=found.wire, residual=found.residual, cost=open_mpi)

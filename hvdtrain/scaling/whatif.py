@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hvdtrain.scaling.calibration_unknowns import PRIOR, step_with
 from hvdtrain.scaling.job import Job
 from hvdtrain.scaling.network import Network
 from hvdtrain.scaling.statistics import extra_samples
-from hvdtrain.scaling.step import step_time, waited_for_data
+from hvdtrain.scaling.step import waited_for_data
 
 _MIN_GAIN = 0.005
 
@@ -24,15 +25,32 @@ class WhatIf:
     gain: float
 
 
-def what_ifs(job: Job, network: Network, gpus: int, critical_batch: float | None = None) -> list[WhatIf]:
+def what_ifs(
+    job: Job,
+    network: Network,
+    gpus: int,
+    critical_batch: float | None = None,
+    shift: Sequence[float] = PRIOR.mean,
+    step_s: float | None = None,
+) -> list[WhatIf]:
     """The changes that gain something, the best first.
 
     Where the critical batch is known, a larger batch gains only what it does not spend on more samples.
+
+    Args:
+        job: The job.
+        network: Its network.
+        gpus: The number of GPUs at which the changes are made.
+        critical_batch: In samples; None where it is not known.
+        shift: What is believed of the unknowns, as of ``step_with``.
+        step_s: The step now, where it is another than that: all steps are in proportion to it.
     """
-    now = gpus * job.samples / step_time(job, network, gpus)
+    modelled_s = step_with(job, network, gpus, shift).total_s
+    scale = (step_s or modelled_s) / modelled_s
+    now = gpus * job.samples / (scale * modelled_s)
     found = []
     for change, other, wires in _changes(job, network, gpus):
-        step = step_time(other, wires, gpus)
+        step = scale * step_with(other, wires, gpus, shift).total_s
         rate = gpus * other.samples / step
         wasted = 0.0
         if critical_batch:

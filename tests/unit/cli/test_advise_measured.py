@@ -1,6 +1,7 @@
 """``hvdtrain advise --measured`` as users call it: networks, limits, pages, and what cannot be told."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -127,6 +128,8 @@ def test_a_page(tmp_path, capsys, network):
     assert "the lowest cost is" in page.read_text()
     assert invoke(*JOB, "--network", path, "--html", path) == 2
     assert "--html" in capsys.readouterr().err
+    assert invoke(*JOB, "--network", f"{path}+1GbE", "--html", path) == 2
+    assert json.loads(Path(path).read_text())["kind"] == "allreduce"
 
 
 @pytest.mark.parametrize(

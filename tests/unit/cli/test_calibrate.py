@@ -178,7 +178,9 @@ def test_results_are_read_and_advice_follows(profile, tmp_path, capsys):
     assert document["runs"][0]["state"] == "measured"
     assert invoke("--read", "runs") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("The prediction is narrower: ")
+    assert lines[0].startswith(
+        f"Outside the band that was predicted of them: {run['name']}; the prediction is narrower: "
+    )
     assert f"{run['name']}: measured" in lines
     assert lines[-1] == "- for advice: hvdtrain advise runs/calibrated.json"
     assert cli.main(["advise", "runs/calibrated.json", "--max-gpus", "8", "--json"]) == 0

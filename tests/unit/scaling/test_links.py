@@ -117,3 +117,15 @@ def test_what_is_no_name_is_refused(name):
 def test_an_assumption_is_told_in_words():
     told = Link("25GbE (TCP)", 30e-6, 25e9 / 8, 0.55).describe()
     assert told == "25GbE (TCP): 1.72 GB/s (55 % of the line rate), 30 us a message"
+
+
+def test_words_around_a_speed_may_have_a_delay_after_them():
+    inside, between = find_links("TCP+NCCL 25GbE@1ms")
+    assert inside is None
+    assert between.name == "25GbE (TCP) + 1 ms"
+    assert between.delay_s == pytest.approx(1e-3)
+
+
+def test_an_amount_is_no_speed():
+    with pytest.raises(InputError, match="'25GB' is an amount, not a speed; legal: 25GB/s for bytes"):
+        find_link("25GB")

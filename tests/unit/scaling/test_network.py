@@ -173,3 +173,26 @@ def test_levels_by_hand():
     assert one.allreduce(1e6, 8) == ring(1e6, 8, network.between.wire)
     shared = Network(network.inside, network.between, 4, hierarchical=True).allreduce(1e6, 8)
     assert shared.transfer_s == pytest.approx(2 * 3 / 4 * 1e6 / 1e11 + 2 * 1 / 2 * 1e6 / 1e9)
+
+
+def test_a_link_told_whole_takes_what_it_says(write):
+    path = write(fit(alpha_s=2e-3), fit(library="mpi", alpha_s=5e-4))
+    level = read_network(f"{path}+12.5GB/s@5ms", 1).between
+    assert level.wire == Wire(5e-3, 1 / 12.5e9)
+    assert level.source.startswith(
+        "link of 12.5 GB/s: 12.5 GB/s (100 % of the line rate), 5e+03 us a message; "
+    )
+    # without a latency the messages stay as measured
+    assert read_network(f"{path}+12.5GB/s", 1).between.wire.alpha_s == pytest.approx(5e-4)
+    slow = read_network(f"{path}+1Gbit/s@1ms", 1).between
+    assert slow.wire.alpha_s == pytest.approx(1.5e-3)
+    assert "1.5e+03 us a message" in slow.source
+
+
+@pytest.mark.parametrize("sizes", [(4096, 8192, 65536), ()])
+def test_a_file_of_half_precision_alone_is_read(write, sizes):
+    rows = [{**row("horovod", size, 2e-3 + size * 1e-9), "dtype": "float16"} for size in sizes]
+    one = {**fit(), "dtype": "float16"}
+    level = read_network(write(one, rows=rows, device="cpu", mpi="Open MPI 5.0.11"), 1).between
+    assert level.is_measured
+    assert level.fitted is (open_mpi if sizes else ring)
