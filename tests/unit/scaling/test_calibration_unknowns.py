@@ -25,6 +25,7 @@ from hvdtrain.scaling.fields import Fields
 from hvdtrain.scaling.forecast import make_forecast
 from hvdtrain.scaling.profile import parse_profile
 from hvdtrain.scaling.step import step_at, step_time
+from hvdtrain.scaling.whatif import what_ifs
 from tests.unit.scaling.profiles import profile_document, rank_times
 
 
@@ -100,6 +101,29 @@ def test_what_was_missed_is_shared_among_the_causes(setting):
 def test_no_step_is_shorter_than_that_of_one_rank(setting):
     step = step_with(setting.job, setting.network, 2, shifted(growth=-1000.0))
     assert step.total_s == pytest.approx(step.alone_s)
+
+
+def test_no_step_is_shorter_than_that_of_fewer_ranks(setting):
+    """A run that grew by less than the model says does not make more ranks wait less for each other."""
+    belief = Belief(shifted(growth=-1.5), PRIOR.covariance)
+    raw = [step_with(setting.job, setting.network, 2**i, belief.mean).total_s for i in range(7)]
+    assert raw != sorted(raw)
+    rows = make_forecast(setting.job, setting.network, [2**i for i in range(7)], belief=belief).rows
+    steps = [row.step_s.value for row in rows]
+    assert steps == sorted(steps)
+    for row in rows:
+        assert row.step.alone_s + sum(row.step.added_s.values()) == pytest.approx(row.step_s.value)
+
+
+@pytest.mark.parametrize("shift", [{"growth": 3.0, "losses": 2.0}, {"growth": -1.5}])
+def test_what_would_help_is_held_against_the_row(setting, shift):
+    """The gain is the ratio of the samples/s that stand there, also where the row has what the model missed."""
+    belief = Belief(shifted(**shift), PRIOR.covariance)
+    row = make_forecast(setting.job, setting.network, [2**i for i in range(7)], belief=belief).rows[-1]
+    found = what_ifs(setting.job, setting.network, 64, None, belief.mean, row.step_s.value)
+    assert found
+    for one in found:
+        assert one.samples_per_s / row.samples_per_s.value == pytest.approx(1 + one.gain)
 
 
 def test_what_was_missed_where_the_model_loses_nothing_is_a_latency(setting):
