@@ -105,7 +105,7 @@ def test_no_step_is_shorter_than_that_of_one_rank(setting):
 
 def test_no_step_is_shorter_than_that_of_fewer_ranks(setting):
     """A run that grew by less than the model says does not make more ranks wait less for each other."""
-    belief = Belief(shifted(growth=-1.5), PRIOR.covariance)
+    belief = Belief(shifted(growth=-8.0), PRIOR.covariance)
     raw = [step_with(setting.job, setting.network, 2**i, belief.mean).total_s for i in range(7)]
     assert raw != sorted(raw)
     rows = make_forecast(setting.job, setting.network, [2**i for i in range(7)], belief=belief).rows
@@ -115,9 +115,9 @@ def test_no_step_is_shorter_than_that_of_fewer_ranks(setting):
         assert row.step.alone_s + sum(row.step.added_s.values()) == pytest.approx(row.step_s.value)
 
 
-@pytest.mark.parametrize("shift", [{"growth": 3.0, "losses": 2.0}, {"growth": -1.5}])
+@pytest.mark.parametrize("shift", [{"growth": 3.0, "losses": 2.0}, {"growth": -8.0}])
 def test_what_would_help_is_held_against_the_row(setting, shift):
-    """The gain is the ratio of the samples/s that stand there, also where the row has what the model missed."""
+    """The gain is the ratio of the samples/s that stand there, also with what the model missed."""
     belief = Belief(shifted(**shift), PRIOR.covariance)
     row = make_forecast(setting.job, setting.network, [2**i for i in range(7)], belief=belief).rows[-1]
     found = what_ifs(setting.job, setting.network, 64, None, belief.mean, row.step_s.value)
