@@ -34,7 +34,7 @@ def result_of(path: Path, status: Mapping[str, Any], earlier: Job, job: Job) -> 
     if earlier.metrics != job.metrics:
         return None
     if not stored_in(path / "checkpoints"):
-        if (earlier.epochs, earlier.steps) != (job.epochs, job.steps):
+        if _asks_for_more(result, earlier, job):
             raise InputError(
                 f"the run is done after {result['steps']} steps, and has no checkpoint to go on from",
                 where=str(path),
@@ -60,6 +60,17 @@ def _reaches(newest: Stored | None, steps: int, job: Job) -> bool:
         return newest.step >= job.steps
     epoch = newest.facts.get("epoch")
     return isinstance(epoch, int) and epoch >= (job.epochs or 0)
+
+
+def _asks_for_more(result: Mapping[str, Any], earlier: Job, job: Job) -> bool:
+    """Whether a job goes beyond what a run did that reached the end of an earlier one."""
+    if (earlier.epochs, earlier.steps) == (job.epochs, job.steps):
+        return False
+    if job.steps is not None:
+        return job.steps > int(result["steps"])
+    epochs, done = job.epochs or 0, result["epochs"] or 0
+    # A number of steps may have ended it inside of its last epoch.
+    return epochs >= done if earlier.steps is not None else epochs > done
 
 
 def _is_whole(result: Mapping[str, Any]) -> bool:
