@@ -21,29 +21,8 @@ from hvdtrain.train.gradients import clamp, kept_out, scale, total_norm
 from hvdtrain.train.matching import Place
 from hvdtrain.train.rules import CURE
 from hvdtrain.train.rules import StepRules as StepRules
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one rank's pass contributes to a step.
-
-    Attributes:
-        weight: Samples (or tokens) that the rank's loss is the mean of; 0 where it has none.
-        total: The sum of the weights of all ranks and all passes of the step; None where that is
-            unknown until the ranks add up what they hold in this pass.
-        number: This pass in the step, from 0.
-        num_passes: Passes of the step, the same on all ranks.
-    """
-
-    weight: float
-    total: float | None
-    number: int = 0
-    num_passes: int = 1
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the step ends with this pass."""
-        return self.number == self.num_passes - 1
+from hvdtrain.train.weights import Share as Share
+from hvdtrain.train.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +46,7 @@ class StepEnd:
 _CHECK_EVERY = 20
 # A loss scaler that begins at 2^16 needs 16 steps at most; what goes on beyond will not end by itself.
 _MOST_IN_A_ROW = 100
+_WEIGH = "look at the weights that run.step is given, or at the data: all of them were 0, on all ranks"
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
@@ -98,7 +78,7 @@ class Stepper:
             )
         self.replica = replica
         self._backend, self._rules, self._name = backend, rules, name
-        self._gathered = _Weights(backend, f"{name}weight")
+        self._gathered = Weights(backend, f"{name}weight")
         self._bad: list[torch.Tensor] = []
         self._is_fresh = True
         self._own = 0.0
@@ -111,6 +91,8 @@ class Stepper:
         self.ask: tuple[Callable[[], bool], ...] = ()
         # Where this rank is in its loop, where the loops of the ranks may not match.
         self.place: Place | None = None
+        # Entered while this rank steps by itself, once all gradients are there.
+        self.working: Callable[[], AbstractContextManager[object]] = nullcontext
         # Hears of a step's gradients once they are reduced, and again as the optimizer will see them.
         self.watch: Callable[[str], None] | None = None
 
@@ -191,10 +173,9 @@ class Stepper:
         end = self._finish(math.isnan(bad), self._gathered.total)
         self._num_in_a_row = self._num_in_a_row + 1 if end.skipped else 0
         if self._num_in_a_row == _MOST_IN_A_ROW:
-            raise AgreedError(
-                f"{_MOST_IN_A_ROW} steps in a row were left out, up to step {self.step}: {end.skipped}; "
-                "lower the learning rate, or look at the data"
-            )
+            cure = "lower the learning rate, or look at the data" if end.total else _WEIGH
+            told = f"{_MOST_IN_A_ROW} steps in a row were left out, up to step {self.step}"
+            raise AgreedError(f"{told}: {end.skipped}; {cure}")
         return replace(end, votes=tuple(map(int, votes))) if votes else end
 
     def _finish(self, is_bad: bool, total: float) -> StepEnd:
@@ -213,7 +194,8 @@ class Stepper:
         if is_finite:
             self._clip(norm)
             self._tell("clipped")
-            replica.apply()
+            with self.working() if replica.has_gradients else nullcontext():  # Adasum waits in it
+                replica.apply()
         if self.scaler.is_enabled():
             # The reduced gradients are equal on all ranks, so the scaler's choice is too.
             return self._end_scaled(norm, is_finite, total)
@@ -273,25 +255,3 @@ class Stepper:
             buffer.copy_(before)
         self.num_skipped += 1
         return StepEnd(skipped=reason, total=total)
-
-
-class _Weights:
-    """Adds up what the passes of a step hold on all ranks."""
-
-    def __init__(self, backend: Backend, name: str) -> None:
-        self._backend, self._name = backend, name
-        self.total = 0.0
-
-    def clear(self) -> None:
-        """A step begins."""
-        self.total = 0.0
-
-    def add(self, share: Share) -> tuple[float, float]:
-        """The sum before and with a pass; both the step's where that is known. Collective where not."""
-        if share.total is not None:
-            self.total = share.total
-            return self.total, self.total
-        before = self.total
-        weights = torch.tensor([share.weight], dtype=torch.float64)
-        self.total += float(self._backend.sum(weights, self._name).item())
-        return before, self.total
