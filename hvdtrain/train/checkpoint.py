@@ -19,6 +19,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from hvdtrain.train.plain import NOT_PLAIN, UnreadableError, as_plain, check_readable, wanted
 from hvdtrain.train.store import MODEL, STATE, commit, look_at
 
 
@@ -32,7 +33,10 @@ class Snapshot:
         self._memory: dict[tuple[object, ...], torch.Tensor] = {}
 
     def take(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """The state with all tensors copied to the CPU; what the last call gave is overwritten."""
+        """The state with all tensors copied to the CPU, and NumPy's single numbers as Python's.
+
+        What the last call gave is overwritten.
+        """
         copied: dict[str, Any] = self._copy(dict(state), ())
         for device in {value.device for value in _tensors(state) if value.is_cuda}:
             torch.cuda.synchronize(device)
@@ -42,10 +46,11 @@ class Snapshot:
         if isinstance(value, torch.Tensor):
             return self._copy_tensor(value.detach(), place)
         if isinstance(value, Mapping):
-            return {key: self._copy(inner, (*place, key)) for key, inner in value.items()}
+            return {as_plain(key): self._copy(inner, (*place, key)) for key, inner in value.items()}
         if isinstance(value, list | tuple):
-            return type(value)(self._copy(inner, (*place, index)) for index, inner in enumerate(value))
-        return value
+            copied = [self._copy(inner, (*place, index)) for index, inner in enumerate(value)]
+            return copied if isinstance(value, list) else tuple(copied)
+        return as_plain(value)
 
     def _copy_tensor(self, tensor: torch.Tensor, place: tuple[object, ...]) -> torch.Tensor:
         memory = self._memory.get(place)
@@ -67,7 +72,11 @@ def save_checkpoint(folder: Path, step: int, state: Mapping[str, Any], **facts: 
 
     Returns:
         The checkpoint's folder.
+
+    Raises:
+        ValueError: ``load_checkpoint`` could not read it again; says what of it.
     """
+    check_readable(state)
     target = folder / f"step-{step}"
     beside = folder / f".step-{step}.{os.getpid()}"
     shutil.rmtree(beside, ignore_errors=True)
@@ -130,7 +139,8 @@ def load_checkpoint(folder: Path) -> dict[str, Any]:
     """Reads the state of a checkpoint's folder; runs no code that a file may hold.
 
     Raises:
-        ValueError: The manifest is missing, a file is not what it says, or wants code to be run.
+        ValueError: The manifest is missing, or a file is not what it says.
+        UnreadableError: It is as it was written, but wants code to be run.
     """
     stored = look_at(folder, whole=True)
     if stored.fault:
@@ -139,8 +149,7 @@ def load_checkpoint(folder: Path) -> dict[str, Any]:
         state = dict(torch.load(folder / STATE, map_location="cpu", weights_only=True))
         state["model"] = {**load_file(folder / MODEL), **state.get("model", {})}
     except pickle.UnpicklingError as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{folder / STATE}: holds more than tensors and plain values: {reason}") from None
+        raise UnreadableError(f"{folder / STATE}: {NOT_PLAIN}: {wanted(error)}") from None
     except (RuntimeError, SafetensorError, TypeError) as error:
         raise ValueError(f"{folder}: cannot be read: {' '.join(str(error).split())}") from None
     return state
