@@ -114,7 +114,8 @@ def failure_text(outcome: JobOutcome, log_dir: Path | None = None) -> str:
         silent = f" before rank {ranks} said it was done" if missing else ""
         return "\n".join([f"the launcher {how}{silent}", *outcome.launcher_lines])
     lines = [f"rank {first.rank} on host {first.host} failed: {how_it_ended(first.code)}"]
-    lines += first.last_words or _context(first.tail)
+    context = () if first.last_words else _context(first.tail)
+    lines += first.last_words or (["what it said last on stderr:", *context] if context else [])
     if log_dir is not None:
         lines.append(f"log: {log_dir / f'rank-{first.rank}.log'}")
     return "\n".join([*lines, *_others(outcome.other_failures)])

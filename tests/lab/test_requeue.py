@@ -165,7 +165,8 @@ def test_a_crash_that_comes_back_is_not_requeued(hvdtrain, call, folder, tmp_pat
     assert await_end(hvdtrain, job) == ("FAILED", 137), (tmp_path / f"slurm-{job}.out").read_text()
     told = (tmp_path / f"slurm-{job}.out").read_text()
     assert re.search(r"no restart: it failed at step \d+ twice, with no checkpoint made in between", told)
-    assert told.count("starting again") == 1
+    # It dies near step 10: the save of that step may be cut short in the first life, and stand in the second.
+    assert told.count("starting again") in (1, 2)
     assert "Restarts=0 " in call("scontrol", "show", "job", job).stdout
 
 

@@ -18,6 +18,8 @@ CHAINED = (
     *TRACEBACK,
 )
 
+SAID = "what it said last on stderr:"
+
 
 def failed(code, tail=(), last_words=()):
     return JobOutcome(1, 4, RankEnd(2, "h1", code, 0.0, False, tuple(tail), tuple(last_words)))
@@ -41,11 +43,14 @@ def failed(code, tail=(), last_words=()):
         ),
         # what the rank survived is no reason of its end
         (failed(7, ["a", *TRACEBACK]), ["rank 2 on host h1 failed: exit code 7"]),
-        (failed(7, [*CHAINED, "no space left"]), ["rank 2 on host h1 failed: exit code 7", "no space left"]),
+        (
+            failed(7, [*CHAINED, "no space left"]),
+            ["rank 2 on host h1 failed: exit code 7", SAID, "no space left"],
+        ),
         (failed(7, TRACEBACK[:2]), ["rank 2 on host h1 failed: exit code 7"]),
         (
             failed(3, map(str, range(50))),
-            ["rank 2 on host h1 failed: exit code 3", *map(str, range(30, 50))],
+            ["rank 2 on host h1 failed: exit code 3", SAID, *map(str, range(30, 50))],
         ),
     ],
 )
