@@ -63,6 +63,12 @@ class AgreedError(TrainingError):
     """One that all ranks raise, in the same step."""
 
 
+class UnmatchedError(AgreedError):
+    """The ranks are in different calls, in which they would wait for each other for ever."""
+
+    exit_code = ExitCode.STALLED
+
+
 class Preempted(HvdtrainError):  # noqa: N818 - a request that was met
     """The run was asked to end and saved where it was: run again to go on.
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from hvdtrain.backends.alike import described, first_difference
 from hvdtrain.backends.hearing import hear_whole_gradients
+from hvdtrain.backends.meeting import check_met
 from hvdtrain.backends.tensors import put_together, taken_apart
 from hvdtrain.errors import InputError
 from hvdtrain.topology.devices import device_index
@@ -205,13 +206,14 @@ class Backend(ABC):
     def gather(self, value: Any) -> list[Any]:
         """The picklable values of all ranks, in their order, on all ranks."""
 
-    def prepare_meeting(self) -> Callable[[], None]:
-        """Gives what waits for all ranks to call it, however long that takes; collective."""
+    def prepare_meeting(self) -> Callable[[str], None]:
+        """Gives what waits for all ranks to call it, however long that takes; collective.
 
-        def meet() -> None:
-            self.gather(None)
-
-        return meet
+        It is called with the name of the place at which they meet. No other collective answers it, so that
+        ranks in different calls never take each other's values; at different places it raises
+        UnmatchedError.
+        """
+        return lambda place: check_met(self.gather(place))
 
     @abstractmethod
     def agree_buffers(self, module: nn.Module) -> None:

@@ -23,6 +23,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from hvdtrain.backends.base import PLAIN, Backend, Reduction, Replica, sparse_parameters
+from hvdtrain.backends.meeting import check_met
 from hvdtrain.errors import InputError
 from hvdtrain.topology.environ import World
 
@@ -112,12 +113,14 @@ class DdpBackend(Backend):
         dist.all_gather_object(values, value)
         return values
 
-    def prepare_meeting(self) -> Callable[[], None]:
+    def prepare_meeting(self) -> Callable[[str], None]:
         if self._patient is None:
             self._patient = dist.new_group(backend="gloo", timeout=_PATIENCE)
 
-        def meet() -> None:
-            dist.all_gather_object([None] * self.size, None, group=self._patient)
+        def meet(place: str) -> None:
+            places = [""] * self.size
+            dist.all_gather_object(places, place, group=self._patient)
+            check_met(places)
 
         return meet
 

@@ -27,6 +27,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from hvdtrain.backends.base import PLAIN, Backend, Reduction, Replica
 from hvdtrain.backends.choose import DDP_ADVICE
+from hvdtrain.backends.meeting import check_met
 from hvdtrain.backends.short_path import shorten
 from hvdtrain.errors import InputError
 from hvdtrain.topology.environ import World, check_engine_size, find_world
@@ -109,6 +110,9 @@ class HorovodBackend(Backend):
 
     def gather(self, value: Any) -> list[Any]:
         return list(hvd.allgather_object(value, name="gather"))
+
+    def prepare_meeting(self) -> Callable[[str], None]:
+        return lambda place: check_met(hvd.allgather_object(place, name="meeting"))
 
     def broadcast_tensor(self, tensor: torch.Tensor, name: str) -> None:
         _broadcast_in_place({name: tensor})

@@ -14,6 +14,7 @@ from hvdtrain.backends.base import Backend
 from hvdtrain.data.agreement import check_equal_batches
 from hvdtrain.data.batch import Batch
 from hvdtrain.errors import InputError
+from hvdtrain.train.course import Course, Loop
 from hvdtrain.train.step import Share
 
 READS_EVERYTHING = (
@@ -39,14 +40,14 @@ class Pulse:
         begin: A pass begins, with this share, as that batch of its loop, from 1; its inputs are filler where
             the weight is 0.
         quiet: Passes that belong to no step begin (evaluation); collective.
-        epoch: The epoch that the user's loop is in, None outside ``run.epochs``.
-        end: A loop over passes ended, also by ``break``.
+        course: Where the script is; it hears of loops over passes.
+        end: The loop whose pass is in hand ended, also by ``break``.
         asked: A training loop asks for its next batch.
     """
 
     begin: Callable[[Share, int], None]
     quiet: Callable[[], None]
-    epoch: Callable[[], int | None]
+    course: Course
     end: Callable[[], None]
     asked: Callable[[], None] = lambda: None
 
@@ -78,12 +79,20 @@ class Loader:
     Attributes:
         train: Whether its batches make steps.
         place: How far it is, for a checkpoint.
-        num_samples: Of an epoch; None of a stream.
+        order: What decides the order of an epoch's samples, by name.
     """
 
-    def __init__(self, batches: Batches, backend: Backend, pulse: Pulse, *, train: bool = True) -> None:
+    def __init__(
+        self,
+        batches: Batches,
+        backend: Backend,
+        pulse: Pulse,
+        *,
+        train: bool = True,
+        order: Mapping[str, int | bool] | None = None,
+    ) -> None:
         self._batches, self._backend, self._pulse, self.train = batches, backend, pulse, train
-        self.num_samples: int | None = getattr(getattr(batches, "partition", None), "num_samples", None)
+        self.order = order or {}
         self.place = ReadingPlace()
         self.sampler: None = None
 
@@ -95,24 +104,26 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches as the data set collates them: (inputs, targets) where its samples are pairs."""
-        named = self._pulse.epoch()
-        place, self.place = self.place, ReadingPlace(is_inside=True)
-        epoch = place.num_passed if named is None else named
-        self.place.num_passed = epoch
+        course, before = self._pulse.course, self.place
+        # What was left in the middle goes on in the order that it had.
+        epoch = before.num_passed if course.epoch is None or before.consumed else course.epoch
+        here = self.place = ReadingPlace(epoch, is_inside=True)
+        loop = course.enter(self) if self.train else Loop()
         (self._pulse.asked if self.train else self._pulse.quiet)()
         try:
-            for count, batch in enumerate(self._asked_for(epoch, place.consumed), 1):
-                self.place.consumed = batch.consumed
+            for count, batch in enumerate(self._asked_for(epoch, before.consumed), 1):
+                here.consumed = batch.consumed
                 if self.train:
+                    course.took(loop)
                     total = None if batch.global_count is None else float(batch.global_count)
                     self._pulse.begin(Share(batch.count, total, batch.number, batch.num_passes), count)
                 elif not batch.count:
                     continue
                 yield moved(self._backend.device, _content(batch))
+            loop.is_over = True
+            loop.has_stepped |= here.consumed == 0 < before.consumed  # there was nothing left to step on
         finally:
-            self.place = ReadingPlace(epoch + 1)
-            if self.train:
-                self._pulse.end()
+            self._leave(loop, here, before)
 
     def _asked_for(self, epoch: int, consumed: int) -> Iterator[Batch]:
         """The passes, with a word before each of them that it is waited for."""
@@ -120,6 +131,15 @@ class Loader:
             yield batch
             if self.train:
                 self._pulse.asked()
+
+    def _leave(self, loop: Loop, here: ReadingPlace, before: ReadingPlace) -> None:
+        # Who goes on and only looks at batches first finds the place where steps go on as it was.
+        is_unused = before.consumed > 0 and not loop.has_stepped
+        loop.is_over &= not is_unused
+        if self.place is here:  # and no newer loop began
+            self.place = before if is_unused else ReadingPlace(here.num_passed + 1)
+        if self.train and self._pulse.course.leave(loop):
+            self._pulse.end()
 
     def close(self) -> None:
         """Ends worker processes."""
@@ -140,14 +160,16 @@ class OwnLoader:
         self._batches, self._backend, self._pulse, self._accumulate = batches, backend, pulse, accumulate
 
     def __iter__(self) -> Iterator[Any]:
+        loop = self._pulse.course.enter()
         try:
-            yield from self._passes()
+            yield from self._passes(loop)
         finally:
-            self._pulse.end()
+            if self._pulse.course.leave(loop):
+                self._pulse.end()
 
-    def _passes(self) -> Iterator[Any]:
+    def _passes(self, loop: Loop) -> Iterator[Any]:
         known = self._agree_lengths()
-        epoch = self._pulse.epoch()
+        epoch = self._pulse.course.epoch
         sampler: Any = getattr(self._batches, "sampler", None)
         if epoch is not None and hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)  # which DistributedSampler's users forget
@@ -168,6 +190,7 @@ class OwnLoader:
             if not has_batch:
                 return
             batch = ahead.take()
+            self._pulse.course.took(loop)
             left = self._accumulate if known is None else known - (ahead.num_taken - 1 - number)
             num_passes = min(self._accumulate, left)
             is_last = number == num_passes - 1

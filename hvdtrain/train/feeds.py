@@ -111,6 +111,21 @@ def open_feed(dataset: Any, feed: Feed, backend: Backend, logger: logging.Logger
     )
 
 
+def order_of(batches: Batches, feed: Feed, size: int) -> dict[str, int | bool]:
+    """What decides the order of an epoch's samples, besides the seed; the global batch of a map does not.
+
+    Args:
+        batches: As ``open_feed`` gave them.
+        feed: What was asked for.
+        size: Number of ranks.
+    """
+    if isinstance(batches, PartitionLoader):
+        return {"samples": batches.partition.num_samples, "shuffle": feed.shuffle}
+    # Each rank and worker has a part of a stream of its own, and its steps are read again up to the place.
+    batch = feed.batch_size * feed.accumulate
+    return {"ranks": size, "workers": max(1, feed.workers), "batch": batch}
+
+
 def _stream(dataset: IterableDataset[Any], feed: Feed, backend: Backend) -> StreamLoader:
     if feed.tail == "pad":
         raise InputError("tail is 'pad', and a stream's length is not known", legal="weight, drop")

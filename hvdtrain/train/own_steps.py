@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,12 @@ class OwnSteps:
 
     def __init__(self) -> None:
         self._is_allowed = False
+        self._refused: dict[int, torch.optim.Optimizer] = {}
+
+    @property
+    def known(self) -> Collection[int]:
+        """The identities of the optimizers whose steps are refused."""
+        return self._refused.keys()
 
     @contextmanager
     def allowed(self) -> Iterator[None]:
@@ -26,13 +32,17 @@ class OwnSteps:
         finally:
             self._is_allowed = False
 
-    def refuse(self, optimizer: torch.optim.Optimizer) -> None:
+    def refuse(self, *optimizers: torch.optim.Optimizer) -> None:
         """From now on.
 
         Args:
-            optimizer: As the engine made it.
+            optimizers: As the user gave it, and as the engine made it: Horovod makes another object over the
+                same parameters, and the first one would still step them.
         """
-        optimizer.register_step_pre_hook(self._check)
+        for optimizer in optimizers:
+            if id(optimizer) not in self._refused:
+                self._refused[id(optimizer)] = optimizer
+                optimizer.register_step_pre_hook(self._check)
 
     def _check(self, *_: Any) -> None:
         if not self._is_allowed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ class Peers:
         self._engine, self._waiting = engine, waiting
         self._backend: Backend = WatchedBackend(engine, waiting)
         self._is_open = True
+        # Where all wait for one, however long that takes. Prepared while all are here: a rank that ends
+        # early could not do it alone.
+        self._meet = engine.prepare_meeting()
 
     def sum(self, value: torch.Tensor | float) -> torch.Tensor:
         """The element-wise sum over all ranks; collective."""
@@ -52,8 +56,8 @@ class Peers:
         """
         self._check_open()
         with self._waiting.call("run.alone"):
-            meet = self._engine.prepare_meeting()
-        with self._waiting.apart(meet):
+            pass  # refused inside of another block
+        with self._waiting.apart(partial(self._meet, "run.alone")):
             yield self.rank == 0
 
     def _check_open(self) -> None:

@@ -83,12 +83,15 @@ class Resumable(Peers):
         steppers, loaders = [*self._steppers.values()], [one for one in self._loaders if one.train]
         held = Held(steppers, loaders, self._course, objects, self._settings.seed)
         self._checkpoints = ScriptCheckpoints(
-            self._backend, held, Path(folder), keep_last, self.logger, watch
+            self._backend, self._meet, held, Path(folder), keep_last, self.logger, watch
         )
         with self._waiting.call("run.resume"):
-            step = self._checkpoints.open()
-        steppers[0].ask = (watch.is_asked,)
-        return step
+            self._meet("run.resume")
+        with self._waiting.patient("run.resume"):  # a large checkpoint is read for a while
+            self._checkpoints.open()
+        for stepper in steppers:  # whichever is trained first
+            stepper.ask = (watch.is_asked,)
+        return self._course.num_steps
 
     def checkpoint(self, *, every_steps: int | None = None) -> None:
         """Saves where the run is, in the background, and ends it where it was asked to end; collective.
@@ -100,7 +103,7 @@ class Resumable(Peers):
             every_steps: Save only where the number of steps is a multiple of it; None saves.
 
         Raises:
-            InputError: ``resume`` was not called, or it is not known how far the loop is.
+            InputError: ``resume`` was not called, or nobody could go on from there.
             AgreedError: The save before failed.
             SystemExit: With exit code 75: the run was asked to end, and has saved.
         """
@@ -109,11 +112,18 @@ class Resumable(Peers):
             raise InputError(
                 "run.checkpoint without run.resume, which says where to", do="call it before the loop"
             )
+        self._course.check_place()
         if every_steps is not None and not self._is_due(every_steps):
             return
-        self._check_place()
+        if self._share is not None and not (self._stepped and self._share.is_last):
+            raise InputError(
+                "run.checkpoint stands in the middle of a step",
+                do="call it behind run.step, at the end of the loop",
+            )
         with self._waiting.call("run.checkpoint"):
-            self._backend.gather(None)  # all ranks are here: what comes may take as long as the disk does
+            self._meet("run.checkpoint")  # what comes may take as long as the disk does
+            # Who was asked to end since the last step is heard too.
+            self._is_asked |= any(self._backend.gather(self._checkpoints.watch.is_asked()))
         with self._waiting.patient("run.checkpoint"):
             self._checkpoints.save()
             if self._is_asked:
@@ -127,41 +137,23 @@ class Resumable(Peers):
 
     def _end_checkpoints(self) -> None:
         """Waits until the last save is on the disk; collective."""
-        if self._checkpoints is None:
-            return
-        with self._waiting.patient("the end of the run"):
+        if self._checkpoints is not None:
             self._checkpoints.finish()
-        self._checkpoints.close()
+            self._checkpoints.close()
 
     def _heed(self, end: StepEnd) -> None:
         """A step of all ranks is done."""
-        self._is_asked |= bool(end.votes and end.votes[0])
+        self._is_asked |= any(end.votes)
 
     def _is_due(self, every_steps: int) -> bool:
         if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 1:
             raise InputError(f"run.checkpoint got every_steps={every_steps!r}", legal="a whole number from 1")
         if self._share is not None and not self._share.is_last:
             return False
-        step = next(iter(self._steppers.values())).step
+        step = self._course.num_steps
         return self._is_asked or (step > 0 and step % every_steps == 0)
 
-    def _check_place(self) -> None:
-        """Refuses to save where nobody could go on."""
-        if self._share is None:
-            return
-        if not self._stepped or not self._share.is_last:
-            raise InputError(
-                "run.checkpoint stands in the middle of a step",
-                do="call it behind run.step, at the end of the loop",
-            )
-        if not any(loader.place.is_inside for loader in self._loaders):
-            raise InputError(
-                "run.checkpoint stands inside a loop over a loader of your own, whose place is not known",
-                do="call it behind that loop, at the end of the epoch, or take the loader from run.loader",
-            )
-
     def _end_asked(self, checkpoints: ScriptCheckpoints) -> None:
-        step = next(iter(self._steppers.values())).step
-        self.logger.info("%s", Preempted(step, checkpoints.watch.reason))
+        self.logger.info("%s", Preempted(self._course.num_steps, checkpoints.watch.reason))
         self.close()
         sys.exit(int(ExitCode.PREEMPTED))

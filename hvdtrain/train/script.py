@@ -20,7 +20,7 @@ from hvdtrain.data.partition import Tail
 from hvdtrain.errors import HvdtrainError, InputError
 from hvdtrain.train.ending import end_rank
 from hvdtrain.train.feeding import READS_EVERYTHING, Loader, OwnLoader, Pulse, reads_everything
-from hvdtrain.train.feeds import Feed, open_feed
+from hvdtrain.train.feeds import Feed, open_feed, order_of
 from hvdtrain.train.handed import check_batches, check_feed, check_handed, check_pair
 from hvdtrain.train.matching import Place
 from hvdtrain.train.own_steps import OwnSteps
@@ -31,7 +31,7 @@ from hvdtrain.train.script_profile import NO_DIARY, Diary
 from hvdtrain.train.settings import Settings as Settings
 from hvdtrain.train.step import Share, StepEnd, Stepper, StepRules, autocast
 from hvdtrain.train.sync_batchnorm import Aside, synchronise_batchnorm
-from hvdtrain.train.waiting import Waiting
+from hvdtrain.train.waiting import END, Waiting
 
 
 class Run(Resumable):
@@ -57,11 +57,10 @@ class Run(Resumable):
         diary: Diary = NO_DIARY,
     ) -> None:
         super().__init__(engine, waiting, logger, settings)
-        self._closed, self.diary = closed, diary
-        self._aside, self._progress = Aside(), Progress(self._backend, logger)
-        self._pulse = Pulse(self._begin, self._quiet, lambda: self.epoch, self._end, diary.asked)
+        self._closed, self.diary, self._aside = closed, diary, Aside()
+        self._progress = Progress(self._backend, logger)
+        self._pulse = Pulse(self._begin, self._quiet, self._course, self._end, diary.asked)
         self._num_taken = 0
-        self._given: list[torch.optim.Optimizer] = []
         self._own_steps = OwnSteps()
 
     def distribute(
@@ -90,7 +89,7 @@ class Run(Resumable):
             InputError: The engine cannot carry it, or ranks hold different parameters.
         """
         self._check_open()
-        check_pair(model, optimizer, [*self._steppers, *map(id, self._given)])
+        check_pair(model, optimizer, self._own_steps.known)
         model.to(self.device)
         number = len(self._steppers)
         given = reduction or Reduction(some_unused=True)
@@ -101,9 +100,9 @@ class Run(Resumable):
         rules = StepRules(clip_norm, clip_value, on_nan, self._settings.precision)
         stepper = self.diary.stepper(self._backend, replica, rules, prefix)
         stepper.place = Place(self._backend, lambda: self._num_taken)
+        stepper.working = self._waiting.working
         self._steppers[id(replica.optimizer)] = stepper
-        self._given.append(optimizer)
-        self._own_steps.refuse(replica.optimizer)
+        self._own_steps.refuse(optimizer, replica.optimizer)
         if not number:
             seed_everything(self._settings.seed + 1 + self.rank)  # a random stream of its own
         return replica.model, replica.optimizer
@@ -145,8 +144,10 @@ class Run(Resumable):
         )
         with self._waiting.call("run.loader"):
             batches = open_feed(dataset, asked, self._backend, self.logger)
-        self._loaders.append(Loader(batches, self._backend, self._pulse, train=train))
-        return self._loaders[-1]
+        order = order_of(batches, asked, self.size)
+        loader = Loader(batches, self._backend, self._pulse, train=train, order=order)
+        self._loaders.append(loader)
+        return loader
 
     @property
     def is_filler(self) -> bool:
@@ -200,6 +201,7 @@ class Run(Resumable):
                 do="add the losses up and call it once",
             )
         self._stepped.add(id(optimizer))
+        self._course.passed()
         with self._waiting.call("run.step"), self._own_steps.allowed():
             end = self._take_step(stepper, loss, share)
         self._waiting.stepped()
@@ -219,6 +221,7 @@ class Run(Resumable):
         if not share.is_last:
             return None
         end = stepper.end()
+        self._course.stepped(stepper)
         self._progress.stepped(stepper, end)
         self._heed(end)
         if end.skipped:
@@ -240,15 +243,14 @@ class Run(Resumable):
         if not self._is_open:
             return
         self._is_open = False
-        self._end_checkpoints()
-        if self.size > 1:
-            with self._waiting.at_end():
-                self._backend.prepare_meeting()()
-        self._closed(self)
+        with self._waiting.at_end():
+            self._meet(END)  # first: nothing below may answer a rank that is elsewhere
+            self._end_checkpoints()
+            self._closed(self)
+            for loader in self._loaders:
+                loader.close()
+            self._backend.close()
         self._waiting.close()
-        for loader in self._loaders:
-            loader.close()
-        self._backend.close()
 
     def __enter__(self) -> Run:
         return self
@@ -258,6 +260,7 @@ class Run(Resumable):
     ) -> None:
         if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
             if self.size > 1 or isinstance(error, HvdtrainError):
+                self._waiting.forget_end()
                 end_rank(error, self._backend.world)
             return
         try:
@@ -277,7 +280,6 @@ class Run(Resumable):
     def _end(self) -> None:
         """A loop over batches is over: what follows knows nothing of its last one."""
         self._aside.end()
-        self._course.passed()
         self._share, self._num_taken = None, 0
         for stepper in self._steppers.values():
             stepper.begin(Share(1.0, None))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from hvdtrain.backends.tensors import put_together, taken_apart
 from hvdtrain.errors import InputError
 from hvdtrain.train.course import Course
 from hvdtrain.train.feeding import Loader, ReadingPlace
+from hvdtrain.train.plain import UnreadableError, check_readable
 from hvdtrain.train.randomness import restore_random_state
 from hvdtrain.train.step import Stepper
 
@@ -59,8 +58,10 @@ class Held:
             "objects": {name: held.state_dict() for name, held in self.objects.items()},
             "script": {
                 "place": self.course.next_place(),
+                "steps": self.course.num_steps,
                 "loaders": [(loader.place.num_passed, loader.place.consumed) for loader in self.loaders],
-                **self._order(),
+                "seed": self.seed,
+                "orders": [dict(loader.order) for loader in self.loaders],
             },
         }
 
@@ -89,13 +90,22 @@ class Held:
         ):
             if saved != now:
                 raise InputError(f"{what} were {saved} when it was saved and are {now} now")
-        is_inside = any(consumed for _, consumed in script["loaders"])
-        for what, now in self._order().items():
-            if is_inside and script[what] != now:
-                raise InputError(
-                    f"{what} was {script[what]} when it was saved and is {now} now: of the rest of its epoch "
-                    "samples would be lost or read twice"
-                )
+        self._check_orders(script)
+
+    def _check_orders(self, script: Mapping[str, Any]) -> None:
+        """Refuses to go on inside of an epoch whose samples come in another order now."""
+        for number, (_, consumed) in enumerate(script["loaders"]):
+            if not consumed:
+                continue
+            # Checkpoints of older versions do not tell all.
+            saved = {"seed": script["seed"], **(script["orders"][number] if "orders" in script else {})}
+            own = {"seed": self.seed, **self.loaders[number].order}
+            for what in saved.keys() & own.keys():
+                if saved[what] != own[what]:
+                    raise InputError(
+                        f"{what} was {saved[what]} when it was saved and is {own[what]} now: of the rest of "
+                        "its epoch samples would be lost or read twice"
+                    )
 
     def take_in(self, state: Mapping[str, Any]) -> None:
         """Puts what was saved into the parts of now.
@@ -112,17 +122,26 @@ class Held:
         for name, held in self.objects.items():
             held.load_state_dict(state["objects"][name])
         script = state["script"]
-        self.course.go_on(*script["place"])
+        loop, epoch = script["place"]
+        self.course.go_on(loop, epoch, script.get("steps", max(step for step, _ in state["counts"])))
         for loader, (num_passed, consumed) in zip(self.loaders, script["loaders"], strict=True):
             loader.place = ReadingPlace(num_passed, consumed)
 
-    def _order(self) -> dict[str, Any]:
-        """What decides the order of an epoch's samples."""
-        return {"seed": self.seed, "samples": [loader.num_samples for loader in self.loaders]}
+    def check_readable(self) -> None:
+        """Refuses, before any step, what could be saved but not read again.
+
+        Raises:
+            InputError: Names it.
+        """
+        for number, stepper in enumerate(self.steppers):
+            kind = type(stepper.replica.optimizer).__name__
+            _check_state(f"optimizer {number + 1} ({kind})", stepper.replica.optimizer.state_dict())
+        for name, held in self.objects.items():
+            _check_state(name, held.state_dict())
 
 
 def check_objects(objects: Mapping[str, Any]) -> None:
-    """Refuses, before any step, objects whose state could not be read again.
+    """Refuses objects that have no state.
 
     Raises:
         InputError: With the object's name.
@@ -133,16 +152,14 @@ def check_objects(objects: Mapping[str, Any]) -> None:
                 f"run.resume got {name}={type(held).__name__}",
                 legal="an object with state_dict and load_state_dict",
             )
-        try:
-            written = io.BytesIO()
-            torch.save(_without_tensors(held.state_dict()), written)
-            torch.load(io.BytesIO(written.getvalue()), weights_only=True)
-        except (pickle.PickleError, AttributeError, TypeError) as error:
-            reason = " ".join(str(error).split()).partition(". ")[0]
-            raise InputError(
-                f"the state of {name} holds more than tensors and plain values: {reason}",
-                do="leave it out of run.resume, or give it a state_dict of plain values",
-            ) from None
+
+
+def _check_state(name: str, state: Any) -> None:
+    try:
+        check_readable(state, f"the state of {name}", is_copied=False)
+    except UnreadableError as error:
+        do = "leave it out of run.resume, or give it a state_dict of plain values"
+        raise InputError(str(error), do=do) from None
 
 
 def hand_out(backend: Backend, found: dict[str, Any] | str | None) -> dict[str, Any] | None:
@@ -177,16 +194,6 @@ def take_up_random(state: Mapping[str, Any], device: torch.device) -> None:
     """Puts this rank's generators where they were when it saved, in the same number of ranks."""
     if "random" in state["own"]:
         restore_random_state(state["own"]["random"], device)
-
-
-def _without_tensors(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return torch.empty(0)
-    if isinstance(value, Mapping):
-        return {key: _without_tensors(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_tensors(inner) for inner in value]
-    return value
 
 
 def _prefix(number: int) -> str:

@@ -14,7 +14,7 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread, main_thread
 
@@ -26,9 +26,9 @@ from hvdtrain.train.settings import DEFAULT_STALL_S
 _LOOK_EVERY_S = 0.5
 # Until the first step, where nobody chose a limit; a job's stall.start_s is the same.
 _FIRST_S = 900.0
-# Once a rank is at its end of the run, no call that all ranks make can be completed.
+# Once a rank is at its end of the run, no call that waits for all ranks can be completed.
 _ENDED_S = 10.0
-_END = "the end of the run"
+END = "the end of the run"
 _HEAD = re.compile(r"rank \d+: (waits in )?(.*), for \d+ s$")
 # Whose lines are not the user's.
 _FOREIGN = (
@@ -39,11 +39,16 @@ _FOREIGN = (
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """In which call of ``run`` this rank is, since when, and for how long it may be."""
+    """In which call of ``run`` this rank is, since when, and for how long it may be.
+
+    Attributes:
+        needs_all: Whether it waits for all ranks there: one that is at its end of the run then never comes.
+    """
 
     call: str
     since_s: float
     limit_s: float
+    needs_all: bool = True
 
 
 class Waiting:
@@ -72,6 +77,8 @@ class Waiting:
         self._limit_s, self._rank, self._size, self._folder = limit_s, rank, size, folder
         self._clock, self._end = clock, end
         self._ended = folder.with_name(f"{folder.name}.ended") if folder else None
+        # Where this rank was when it saw that another one had ended, and how long it had been there.
+        self._seen: tuple[_Place, float] | None = None
         self._place = _Place("", clock(), limit_s)
         self._num_steps, self._is_apart = 0, False
         self._over = Event()
@@ -100,22 +107,37 @@ class Waiting:
 
     @contextmanager
     def patient(self, name: str) -> Iterator[None]:
-        """All ranks are in this call, and wait for what rank 0 does, however long that takes."""
-        with self._at(name, float("inf")):
+        """All ranks are in this call, which they have met in, and wait for what rank 0 does there."""
+        with self._at(name, float("inf"), needs_all=False):
             yield
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """This rank is in a part of a call in which it waits for nobody."""
+        before = self._place
+        self._place = replace(before, needs_all=False)
+        try:
+            yield
+        finally:
+            self._place = before
 
     @contextmanager
     def at_end(self) -> Iterator[None]:
         """This rank is at its end of the run: who waits for it elsewhere is soon told so."""
-        ended = self._ended
         with suppress(OSError):
-            if ended and self._size > 1:
-                ended.touch()
-        with self.patient(_END):
-            yield
+            if self._ended and self._size > 1:
+                self._ended.touch()
+        try:
+            with self.patient(END):
+                yield
+        finally:
+            self.forget_end()
+
+    def forget_end(self) -> None:
+        """Nobody needs to hear any more that a rank is at its end: all are, or all will be ended."""
         with suppress(OSError):
-            if ended and self._size > 1:
-                ended.unlink(missing_ok=True)
+            if self._ended and self._size > 1:
+                self._ended.unlink(missing_ok=True)
 
     @contextmanager
     def apart(self, meet: Callable[[], object]) -> Iterator[None]:
@@ -129,8 +151,8 @@ class Waiting:
             meet()
 
     @contextmanager
-    def _at(self, name: str, limit_s: float) -> Iterator[None]:
-        self._place = _Place(name, self._clock(), limit_s)
+    def _at(self, name: str, limit_s: float, *, needs_all: bool = True) -> Iterator[None]:
+        self._place = _Place(name, self._clock(), limit_s, needs_all)
         try:
             yield
         finally:
@@ -149,16 +171,20 @@ class Waiting:
         while not self._over.wait(_LOOK_EVERY_S):
             place = self._place
             stands_s = awake.look(place, place.since_s)
-            is_late = bool(place.call) and stands_s > self._limit_of(place)
+            is_late = bool(place.call) and (stands_s > place.limit_s or self._is_in_vain(place, stands_s))
             # Another rank that gave up ends this one too: it tells where it stands before.
             if (is_late and place is self._place) or (self._folder and has_begun(self._folder)):
                 self._report(place)
                 return
 
-    def _limit_of(self, place: _Place) -> float:
-        if place.call == _END or self._ended is None or not self._ended.exists():
-            return place.limit_s
-        return min(place.limit_s, _ENDED_S)
+    def _is_in_vain(self, place: _Place, stands_s: float) -> bool:
+        """Whether this rank has waited for one that is at its end of the run since it was seen there."""
+        if not place.needs_all or self._ended is None or not self._ended.exists():
+            self._seen = None
+            return False
+        if self._seen is None or self._seen[0] is not place:
+            self._seen = (place, stands_s)
+        return stands_s - self._seen[1] > _ENDED_S
 
     def _report(self, place: _Place) -> None:
         at = _own_line(self._rank)
@@ -169,6 +195,7 @@ class Waiting:
         if told:
             sys.stderr.write(f"hvdtrain: error: stalled: {told}\n")
             sys.stderr.flush()
+        self.forget_end()
         self._end(int(ExitCode.STALLED))
 
     def _told(self, head: str) -> str:

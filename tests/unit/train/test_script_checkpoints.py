@@ -1,13 +1,17 @@
 """``run.resume`` and ``run.checkpoint`` on one rank: what they find again, and what they refuse."""
 
+import hashlib
+import json
 import logging
+import os
 import random
+import signal
 
 import numpy
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from hvdtrain.backends.single import SingleBackend
 from hvdtrain.errors import AgreedError, InputError
@@ -34,7 +38,7 @@ def _generators():
 class Script:
     """A run with models and a loader of 5 batches."""
 
-    def __init__(self, num_models=1, **settings):
+    def __init__(self, num_models=1, has_other=False, **settings):
         engine = SingleBackend(World(), torch.device("cpu"))
         self.run = Run(
             engine, Waiting(60, 0, 1, None), logging.getLogger("script"), Settings(**settings), _say
@@ -45,6 +49,7 @@ class Script:
         pairs = [self.run.distribute(*pair) for pair in zip(self.nets, self.optimizers, strict=True)]
         self.optimizers = [optimizer for _, optimizer in pairs]
         self.loader = self.run.loader(DATA, 4)
+        self.other = self.run.loader(DATA, 5) if has_other else None
         self.seen = []
 
     def take(self, inputs):
@@ -226,3 +231,228 @@ def test_a_save_that_fails_is_told_in_the_next(tmp_path, monkeypatch):
     with pytest.raises(AgreedError, match="No space left on device; earlier checkpoints are whole"):
         script.train(1)
     assert len(script.seen) == 2
+
+
+def validate(script):
+    """With a loader of the user's own."""
+    with torch.random.fork_rng():  # a DataLoader draws from it
+        for _ in script.run.progress(DataLoader(DATA, 10)):
+            pass
+
+
+def look(script):
+    """At the first batch."""
+    next(iter(script.loader))
+
+
+def nothing(_):
+    """Nothing."""
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "stop"),
+    [
+        (look, nothing, 2),
+        (look, nothing, 7),
+        *((validate, nothing, stop) for stop in (2, 5, 10)),
+        *((nothing, validate, stop) for stop in (2, 5, 7)),
+    ],
+)
+def test_loops_without_steps_are_no_part_of_the_course(tmp_path, before, inside, stop):
+    def train(folder, stop=None):
+        script = Script()
+        script.run.resume(folder)
+        for _ in script.run.epochs(2):
+            before(script)
+            for inputs, _ in script.run.progress(script.loader):
+                script.take(inputs)
+                inside(script)
+                script.run.checkpoint()
+                if len(script.seen) == stop:
+                    script.run.close()
+                    return script
+            script.run.checkpoint()
+        script.run.close()
+        return script
+
+    whole, begun, later = (
+        train(tmp_path / name, stop) for name, stop in (("whole", 0), ("run", stop), ("run", 0))
+    )
+    seen = [*begun.seen, *later.seen]
+    assert len(seen) == len(whole.seen) == 10
+    assert all(map(torch.equal, seen, whole.seen))
+    assert torch.equal(later.values(), whole.values())
+
+
+def test_a_second_loop_over_training_data_is_refused_at_once(tmp_path):
+    script = Script(has_other=True)
+    script.run.resume(tmp_path)
+    for _ in script.run.epochs(2):
+        for loader in (script.loader, script.other):
+            for inputs, _ in script.run.progress(loader):
+                script.take(inputs)
+                if loader is script.other:
+                    with pytest.raises(InputError, match="inside a second loop over training data of one"):
+                        script.run.checkpoint(every_steps=1000)
+        script.run.checkpoint()
+    script.run.close()
+    later = Script(has_other=True)
+    assert later.run.resume(tmp_path) == 18
+    later.train(2)
+    assert later.seen == []
+
+
+def test_models_that_are_trained_one_after_the_other(tmp_path):
+    """The second model first: no save is left out, and a request to end is heard in its steps."""
+
+    def train(script, asked_at=None):
+        for _ in script.run.epochs(3):
+            for inputs, _ in script.run.progress(script.loader):
+                script.seen.append(inputs)
+                if len(script.seen) == asked_at:
+                    os.kill(os.getpid(), signal.SIGUSR1)
+                script.run.step(script.nets[1](inputs / 40).square().mean(), script.optimizers[1])
+                script.run.checkpoint(every_steps=4)
+        script.run.close()
+
+    script = Script(2)
+    script.run.resume(tmp_path, keep_last=9)
+    with pytest.raises(SystemExit) as raised:
+        train(script, asked_at=9)
+    assert raised.value.code == 75
+    assert [stored.step for stored in stored_in(tmp_path / "checkpoints")] == [9, 8, 4]
+    later = Script(2)
+    assert later.run.resume(tmp_path, keep_last=9) == 9
+    train(later)
+    assert len(later.seen) == 6
+    assert [stored.step for stored in stored_in(tmp_path / "checkpoints")] == [12, 9, 8, 4]
+
+
+def test_who_is_asked_behind_the_last_step_is_heard_too(tmp_path):
+    script = Script()
+    script.run.resume(tmp_path)
+    for inputs, _ in script.run.progress(script.loader):
+        script.take(inputs)
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(SystemExit) as raised:
+        script.run.checkpoint()
+    assert raised.value.code == 75
+
+
+def test_a_save_between_the_steps_of_one_batch(tmp_path):
+    script = Script(2)
+    script.run.resume(tmp_path, keep_last=9)
+    inputs, _ = next(batches := iter(script.loader))
+    for net, optimizer in zip(script.nets, script.optimizers, strict=True):
+        script.run.step(net(inputs).mean(), optimizer)
+        script.run.checkpoint()
+        script.run.checkpoint()  # nothing happened since
+    batches.close()
+    script.run.close()
+    assert [stored.step for stored in stored_in(tmp_path / "checkpoints")] == [2, 1]
+
+
+def set_rate(script, rate):
+    for group in script.optimizers[0].param_groups:
+        group["lr"] = rate
+
+
+def test_a_rate_that_was_computed_with_numpy(tmp_path):
+    begun = Script()
+    begun.run.resume(tmp_path)
+    set_rate(begun, 0.1 * numpy.cos(0.3))
+    begun.train(1, 3)
+    later = Script()
+    assert later.run.resume(tmp_path) == 3
+    [group] = later.optimizers[0].param_groups
+    assert (type(group["lr"]), group["lr"]) == (float, float(0.1 * numpy.cos(0.3)))
+
+
+def test_a_save_that_could_not_be_read_again_is_refused(tmp_path):
+    first = Script()
+    set_rate(first, numpy.array([0.1]))
+    told = r"the state of optimizer 1 \(Adam\) holds more .*param_groups\[0\]\.lr is a numpy\.ndarray"
+    with pytest.raises(InputError, match=told):
+        first.run.resume(tmp_path)
+    script = Script()
+    script.run.resume(tmp_path)
+    for inputs, _ in script.loader:
+        script.take(inputs)
+        if len(script.seen) == 2:
+            set_rate(script, numpy.array([0.1]))
+            script.run.checkpoint()
+            break
+        script.run.checkpoint()
+    with pytest.raises(AgreedError) as raised:
+        script.run.close()
+    assert str(raised.value) == (
+        "a checkpoint could not be saved: the state holds more than tensors and plain values: "
+        "optimizer[0].param_groups[0].lr is a numpy.ndarray; earlier checkpoints are whole"
+    )
+
+
+def test_a_checkpoint_that_wants_code_is_passed_over(tmp_path, caplog):
+    begun = Script()
+    begun.run.resume(tmp_path)
+    begun.train(1, 3)
+    newest = tmp_path / "checkpoints" / "step-3"
+    state = torch.load(newest / "state.pt", weights_only=True)
+    torch.save({**state, "script": {**state["script"], "seed": numpy.float64(0)}}, newest / "state.pt")
+    manifest = json.loads((newest / "manifest.json").read_text())
+    data = (newest / "state.pt").read_bytes()
+    manifest["files"]["state.pt"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    later = Script()
+    with caplog.at_level(logging.INFO, "script"):
+        assert later.run.resume(tmp_path) == 2
+    [told] = [record.getMessage() for record in caplog.records if "passed over" in record.getMessage()]
+    assert told.startswith("passed over step-3: kept as it is under another name: ")
+    assert told.endswith("holds more than tensors and plain values: it wants numpy._core.multiarray.scalar")
+    later.train(1, 1)  # its save of step 3 is one that can be read
+    assert Script().run.resume(tmp_path) == 3
+    assert (tmp_path / "checkpoints" / "unreadable-step-3").is_dir()
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(DATA)
+
+
+@pytest.mark.parametrize(
+    ("data", "before", "now", "told"),
+    [
+        (DATA, {}, {"shuffle": False}, "shuffle was True when it was saved and is False now"),
+        (DATA, {}, {"batch_size": 2}, ""),
+        (Stream(), {"workers": 2}, {"workers": 3}, "workers was 2 when it was saved and is 3 now"),
+        (Stream(), {"workers": 1}, {}, ""),
+        (Stream(), {}, {"batch_size": 2}, "batch was 4 when it was saved and is 2 now"),
+    ],
+)
+def test_inside_an_epoch_its_order_must_be_as_it_was(tmp_path, data, before, now, told):
+    def begin(given):
+        script = Script()
+        loader = script.run.loader(data, **{"batch_size": 4, **given})
+        script.run.resume(tmp_path)
+        return script, loader
+
+    script, loader = begin(before)
+    for inputs, _ in loader:
+        script.take(inputs)
+        script.run.checkpoint()
+        break
+    script.run.close()
+    if told:
+        with pytest.raises(InputError, match=told):
+            begin(now)
+    else:
+        begin(now)
+
+
+def test_a_step_of_the_optimizer_that_was_given_is_refused():
+    script = Script()
+    # As Horovod does it: another object over the same parameters.
+    given = torch.optim.Adam(script.nets[0].parameters(), lr=0.1)
+    script.run._own_steps.refuse(given, script.optimizers[0])
+    for optimizer in (given, script.optimizers[0]):
+        with pytest.raises(InputError, match=r"optimizer.step\(\) was called outside of run.step"):
+            optimizer.step()

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from hvdtrain.errors import InputError
+from hvdtrain.train import waiting as module
 from hvdtrain.train.waiting import Waiting, verdict_on
 
 
@@ -71,6 +72,49 @@ def test_who_fails_apart_meets_nobody(ended):
             pass
     with waiting.call("run.sum"):  # allowed again
         pass
+
+
+@pytest.fixture
+def other_ended(tmp_path, monkeypatch):
+    """A rank that looks often, and the file by which another one tells that it is at its end."""
+    monkeypatch.setattr(module, "_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(module, "_ENDED_S", 1.0)
+    return tmp_path / "reports.ended"
+
+
+def test_the_wait_for_a_rank_that_ended_begins_when_it_did(ended, other_ended, capfd):
+    waiting = Waiting(60, 1, 2, other_ended.with_suffix(""), end=ended)
+    with waiting.call("run.step"):
+        assert not ended.wait(1.5)  # longer than who waits for a rank that ended may wait
+        other_ended.touch()
+        assert not ended.wait(0.5)
+        assert ended.wait(60)
+    assert "rank 1 is waiting in run.step" in capfd.readouterr().err
+    assert not other_ended.exists()
+
+
+def test_who_works_or_is_met_does_not_wait_for_a_rank_that_ended(ended, other_ended):
+    waiting = Waiting(60, 0, 2, other_ended.with_suffix(""), end=ended)
+    other_ended.touch()
+    with waiting.call("run.step"), waiting.working():
+        assert not ended.wait(2)
+    with waiting.patient("run.checkpoint"):
+        assert not ended.wait(2)
+    waiting.close()
+
+
+def test_the_word_of_an_end_is_taken_back(ended, other_ended):
+    waiting = Waiting(60, 0, 2, other_ended.with_suffix(""), end=ended)
+
+    def fail():
+        with waiting.at_end():
+            assert other_ended.exists()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert not other_ended.exists()
+    waiting.close()
 
 
 STEP, SUM = "waits in run.step at train.py:7 after 3 steps", "waits in run.sum at train.py:9 after 4 steps"
