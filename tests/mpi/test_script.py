@@ -205,6 +205,16 @@ def test_a_loop_goes_on_to_the_same_end(backend, tmp_path):
         assert told_end(lines).startswith("end 18 ")
 
 
+@pytest.mark.parametrize("backend", ["horovod", "ddp"])
+def test_rank_0_may_take_as_long_as_it_likes_with_its_disk_and_its_end(backend, tmp_path):
+    """Reading, writing and the end each take longer than a rank may wait in a call, and than DDP's limit."""
+    launcher = "mpirun" if backend == "horovod" else "local"
+    for began in (0, 2):
+        outcome, lines = run(2, launcher, "script_slow.py", backend, str(tmp_path))
+        assert outcome.exit_code == 0, (outcome, lines)
+        assert lines.count(f"began with {began}") == 2, lines
+
+
 def test_a_loop_goes_on_in_another_world(tmp_path):
     code, lines = ended(3, "horovod", tmp_path, ASKED_AT="9")
     assert code == 75, lines

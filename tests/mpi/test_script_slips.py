@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from hvdtrain.launch.supervise import failure_text
 pytestmark = pytest.mark.mpi
 
 PROGRAM = Path(__file__).parent / "programs" / "script_slips.py"
+EARLY_PROGRAM = PROGRAM.with_name("script_early.py")
 BACKENDS = [("horovod", "mpirun"), ("ddp", "local")]
 
 
-def run(backend, launcher, slip):
+def run(backend, launcher, slip, *args, program=PROGRAM):
     plan = local_plan(2, 2, os.environ)
-    program = (sys.executable, str(PROGRAM), backend, slip)
+    program = (sys.executable, str(program), backend, slip, *args)
     plan = replace(plan, program=program, env={**plan.env, "CUDA_VISIBLE_DEVICES": ""})
     lines = []
     outcome = launch_job(plan, lambda line: lines.append(line.text), lambda *_: None, launcher=launcher)
@@ -49,6 +51,43 @@ def test_a_rank_that_leaves_early_is_named_soon(backend, launcher):
     place = r"at script_slips\.py:\d+ after 2 steps"
     assert re.search(rf"do not match: rank 0 is waiting in run\.step {place}", told), told
     assert re.search(rf"rank 1 is waiting in the end of the run {place}", told), told
+
+
+HOROVOD, DDP = BACKENDS
+# What the others call while the last rank is at its end, whether the run saves, and what is told of them. How
+# ranks are named is the same code on both engines; what could answer a call is not.
+EARLY = [
+    (DDP, "gather_last", False, "rank 0 is waiting in run.gather at script_early.py"),
+    (HOROVOD, "gather", True, "rank 0 is waiting in run.gather at script_early.py"),
+    (HOROVOD, "own_loader", False, "rank 0 is waiting in run.progress at its start at script_early.py"),
+    (DDP, "checkpoint", True, "do not match: rank 0 is in run.checkpoint; rank 1 is in the end of the run"),
+    (DDP, "alone", True, "the calls of the ranks do not match: rank 0 is in run.alone; rank 1 is in the end"),
+    (
+        HOROVOD,
+        "alone",
+        False,
+        "the calls of the ranks do not match: rank 0 is in run.alone; rank 1 is in the end",
+    ),
+]
+
+
+@pytest.mark.parametrize(("engine", "way", "saves", "named"), EARLY)
+def test_a_rank_at_its_end_answers_no_call_of_the_others(engine, way, saves, named, tmp_path):
+    began_s = time.monotonic()
+    folder = [str(tmp_path)] if saves else []
+    code, told = run(*engine, way, *folder, program=EARLY_PROGRAM)
+    assert code == 4, told
+    assert "got" not in told
+    assert "stalled: " in told
+    assert named in told
+    assert "the end of the run" in told
+    assert time.monotonic() - began_s < 60  # ten seconds, and the start
+
+
+@pytest.mark.parametrize(("backend", "launcher"), BACKENDS)
+def test_ranks_that_end_together(backend, launcher, tmp_path):
+    code, told = run(backend, launcher, "nothing", str(tmp_path), program=EARLY_PROGRAM)
+    assert code == 0, told
 
 
 def test_weights_that_are_all_zero_are_told():

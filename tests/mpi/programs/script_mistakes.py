@@ -153,7 +153,7 @@ def refused():
     expect(
         "batch_size=1 on rank 0 and 2 on rank 1|=2 on rank 1 and 1 on", run.loader, samples(9), 1 + run.rank
     )
-    expect("returned before", run.distribute, model, optimizer)
+    expect("distributed before", run.distribute, model, optimizer)
     expect("a SGD as the model", run.distribute, own, second)
     expect("got '3'", lambda: next(run.epochs("3")))
     expect("got None", lambda: next(run.progress(None)))
