@@ -41,8 +41,10 @@ def _rows(document: dict[str, Any]) -> Table:
     is_paid = predictions[0]["cost"] is not None
     table = _table([*columns, *(["time to finish"] if is_timed else []), *(["cost"] if is_paid else [])])
     for row in [] if from_profile else document["measured"]:
-        cells = [str(row["gpus"]), "", f"{row['throughput']:,.6g}", _percent(row["efficiency"]), "measured"]
-        table.add_row(*cells, *([""] if is_timed else []), *([""] if is_paid else []))
+        told = "left out" if row["left_out"] else "measured"
+        cells = [str(row["gpus"]), "", f"{row['throughput']:,.6g}", _percent(row["efficiency"]), told]
+        cells += [time_text(samples / row["throughput"])] if is_timed else []
+        table.add_row(*cells, *([f"{row['cost']:,.4g}"] if is_paid else []))
     for row in predictions:
         mark = "*" if row["gpus"] == document["recommended_gpus"] else ""
         cells = [

@@ -100,7 +100,7 @@ def advise(profile: Profile, request: Request) -> Advice:
     bounds = Bounds(memory, critical, bool(allowed) and len(allowed) < len(forecast.rows))
     bottleneck, verdict, worth_it = judge(forecast, recommended, bounds, changes)
     bars = tuple(Bar(cause, share) for cause, share in losses(forecast, last).items())
-    notes = _notes(profile, request, (network, node), work)
+    notes = (*_notes(profile, request, (network, node), work), *_off_the_profile(profile, forecast))
     gates = tuple(_gates(forecast.rows, request))
     shown = recommended.gpus if worth_it else 1
     return Advice(
@@ -193,6 +193,18 @@ def _gates(rows: Sequence[Row], request: Request) -> list[Gate]:
                 Gate("both", 1, 0, False, "no number of GPUs keeps both the deadline and the budget")
             )
     return gates
+
+
+def _off_the_profile(profile: Profile, forecast: Forecast) -> list[str]:
+    """That the profile's own number of ranks is predicted to be another than it was measured."""
+    row = next((row for row in forecast.rows if row.gpus == profile.size), None)
+    measured_s = profile.global_batch / profile.samples_per_s
+    if row is None or profile.size == 1 or row.step_s.low <= measured_s <= row.step_s.high:
+        return []
+    return [
+        f"the profile measured {profile.samples_per_s:,.4g} samples/s on {profile.size} ranks, and "
+        f"{row.samples_per_s.value:,.4g} are predicted: links that are named need not be those of the profile"
+    ]
 
 
 def _notes(

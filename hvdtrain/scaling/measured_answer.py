@@ -49,6 +49,7 @@ class Answer:
     gates: tuple[Gate, ...]
     notes: tuple[str, ...]
     base_gpus: int
+    left_out: int | None
 
     @property
     def is_refused(self) -> bool:
@@ -63,7 +64,7 @@ def answer(measured: Measured) -> Answer:
     most = measured.max_gpus or max(told)
     figures = {gpus: _figures(measured, fitted, one) for gpus, one in told.items() if gpus <= most}
     recommended = _recommend(measured, figures)
-    beyond = max(measured.rows) if max(measured.predict) > max(measured.rows) else min(measured.rows)
+    beyond = max(fitted.rows) if max(measured.predict) > max(measured.rows) else fitted.base[0]
     last = told[max(measured.predict)]
     bottleneck = _bottleneck(fitted, measured, last)
     changes = tuple(_what_if(fitted, measured, last))
@@ -79,6 +80,7 @@ def answer(measured: Measured) -> Answer:
         make_gates(measured.limits, list(figures.values()), figures[last.gpus]),
         fitted.notes,
         fitted.base[0],
+        fitted.left_out,
     )
 
 
@@ -204,6 +206,10 @@ def _verdict(
         parts.append(f"what limits cannot be told from {source}")
     if changes and bottleneck != "none" and fitted.is_explained:
         parts.append(f"{changes[0].change} would help most ({_percent(changes[0].gain)} more throughput)")
+    if fitted.left_out is not None:
+        parts.append(f"the row of {_gpus(fitted.left_out)} is left out, it contradicts the others")
+    if fitted.is_odd:
+        parts.append("the rows contradict what is possible, see the notes")
     return "; ".join(parts) + "."
 
 

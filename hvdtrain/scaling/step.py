@@ -87,14 +87,15 @@ def _time(job: Job, network: Network, ranks: int, causes: tuple[str, ...]) -> fl
 
 
 def calibrate(job: Job, profile: Profile, network: Network) -> Job:
-    """Adds what the profile's own reduction took beyond the model, where that level was measured.
+    """Adds what the profile's own reduction took beyond the model, where that is of the level it ran over.
 
-    It is taken as a cost of each step that does not depend on the number of ranks.
+    It is taken as a cost of each step that does not depend on the number of ranks. A link that the user named
+    may be another than the profile's: then its reduction tells nothing of it.
     """
     if profile.size == 1:
         return job
     level = network.inside if len(profile.hosts) == 1 else network.between
-    if not level.is_measured:
+    if level.link is not None and level.link.is_told:
         return job
     there = replace(network, gpus_per_node=max(host.ranks for host in profile.hosts))
     agreeing = _agreeing(job, there, profile.size)

@@ -14,7 +14,7 @@ _DATA_BOUND = 0.3  # of the step: above it the input pipeline is mended first
 _NO_LOSS = 0.07
 _PHRASES = {
     "data": "the input pipeline of a node limits: {share} of the step waits for data{where}",
-    "imbalance": "ranks have unequal work: {share} of the step is idle{where}",
+    "imbalance": "ranks have unequal work, or a short last step: {share} of the step is idle{where}",
     "straggler": "the slowest rank of each step limits: {share} of the step waits for it{where}",
     "latency": "the network's latency takes {share} of the step{where}",
     "bandwidth": "the network's bandwidth takes {share} of the step{where}",

@@ -47,7 +47,7 @@ def test_measured_throughputs_as_tables(capsys):
     lines = out.splitlines()
     assert lines[0].startswith("Use 64 GPUs: ")
     assert lines[1].split() == ["GPUs", "step", "samples/s", "efficiency", "band", "cost"]
-    assert lines[2].split() == ["1", "872", "100", "%", "measured"]
+    assert lines[2].split() == ["1", "872", "100", "%", "measured", "0.6371"]
     # twice, four and eight times the largest row
     assert [line.split()[0] for line in lines[4:7]] == ["16", "32", "*64"]
     assert "- between nodes: 25GbE (TCP): 1.72 GB/s" in out

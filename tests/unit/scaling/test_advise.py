@@ -224,3 +224,24 @@ def test_the_document_is_json_with_the_keys_of_the_contract():
 def test_a_job_that_only_loads_is_no_error():
     idle = {"ranks": [rank_times(load_s=0.1, forward_s=0.0, backward_s=0.0, optimizer_s=0.0)]}
     assert advice_of(idle).verdict.startswith("Do not scale out: 100 % of the step waits for data")
+
+
+def two_ranks(exposed_s):
+    return {"ranks": [rank_times(rank, exposed_s=exposed_s, wait_s=0.001, std_s=0.001) for rank in (0, 1)]}
+
+
+def test_the_profiled_ranks_are_predicted_as_they_were_measured():
+    """Over a link that nobody named: its prior tells less of it than the profile's own reduction."""
+    advice = advice_of(two_ranks(0.09), network="25GbE", max_gpus=2)
+    row = advice.forecast.at(2)
+    assert row.step_s.value == pytest.approx(0.191, rel=0.02)
+    assert advice.bottleneck == "latency"
+    assert not any("the profile measured" in note for note in advice.notes)
+
+
+def test_another_link_than_the_profile_ran_over_is_told():
+    advice = advice_of(two_ranks(0.09), max_gpus=2)  # NVLink3
+    assert advice.forecast.at(2).step_s.value < 0.15
+    told = next(note for note in advice.notes if "the profile measured" in note)
+    assert told.startswith("the profile measured 670.2 samples/s on 2 ranks, and 1,")
+    assert told.endswith(" are predicted: links that are named need not be those of the profile")

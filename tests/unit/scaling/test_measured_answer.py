@@ -56,6 +56,14 @@ def test_efficiencies_are_of_the_first_row_that_counts():
     assert any("relative to the row of 2 GPUs" in note for note in found.notes)
 
 
+def test_nothing_is_compared_with_a_row_that_was_left_out():
+    given = asked({1: 10.0, 2: 20.0, 4: 5.0}, (8,), params=25e6, gpus_per_node=4, network="25GbE")
+    found = answer(given)
+    assert found.left_out == 4
+    assert "4 GPUs at" not in found.verdict
+    assert found.verdict.endswith("the row of 4 GPUs is left out, it contradicts the others.")
+
+
 @pytest.mark.parametrize(("limit", "is_refused"), [(0.88, False), (0.95, True)])
 def test_a_measured_row_counts_as_measured(limit, is_refused):
     """90.6 % at 32 GPUs, though it was asked for too."""
