@@ -25,7 +25,9 @@ def run(backend, launcher, slip, *args, program=PROGRAM):
     program = (sys.executable, str(program), backend, slip, *args)
     plan = replace(plan, program=program, env={**plan.env, "CUDA_VISIBLE_DEVICES": ""})
     lines = []
-    outcome = launch_job(plan, lambda line: lines.append(line.text), lambda *_: None, launcher=launcher)
+    outcome = launch_job(
+        plan, lambda line: lines.append(line.text), lambda *_: None, launcher=launcher, timeout_s=120
+    )
     return outcome.exit_code, "\n".join([*lines, failure_text(outcome)])
 
 
