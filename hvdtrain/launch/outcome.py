@@ -74,6 +74,7 @@ class JobOutcome:
         size: Number of ranks that were asked for.
         first_failure: The rank that failed first; None if none said so.
         done: Ranks that ended with code 0.
+        left: Those of them that had ended before the first failure, or before the launcher ended the others.
         launcher_code: What the launcher ended with; negative for a signal.
         launcher_lines: What the launcher itself said, without what it says of every failure.
         interrupted: The signal that ended the job from outside, 0 if none did.
@@ -90,6 +91,7 @@ class JobOutcome:
     interrupted: int = 0
     reason: str = ""
     other_failures: tuple[RankEnd, ...] = ()
+    left: tuple[int, ...] = ()
 
     @property
     def is_ended_by_reason(self) -> bool:
@@ -112,13 +114,21 @@ def failure_text(outcome: JobOutcome, log_dir: Path | None = None) -> str:
             return f"the job was ended by {signal.Signals(outcome.interrupted).name}"
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         silent = f" before rank {ranks} said it was done" if missing else ""
-        return "\n".join([f"the launcher {how}{silent}", *outcome.launcher_lines])
-    lines = [f"rank {first.rank} on host {first.host} failed: {how_it_ended(first.code)}"]
+        return "\n".join([f"the launcher {how}{silent}", *_left(outcome), *outcome.launcher_lines])
+    lines = [f"rank {first.rank} on host {first.host} failed: {how_it_ended(first.code)}", *_left(outcome)]
     context = () if first.last_words else _context(first.tail)
     lines += first.last_words or (["what it said last on stderr:", *context] if context else [])
     if log_dir is not None:
         lines.append(f"log: {log_dir / f'rank-{first.rank}.log'}")
     return "\n".join([*lines, *_others(outcome.other_failures)])
+
+
+def _left(outcome: JobOutcome) -> list[str]:
+    """Who had ended well before: where ranks need each other, that is why the others failed."""
+    if not outcome.left:
+        return []
+    ranks = ", ".join(map(str, outcome.left[:8])) + (", ..." if len(outcome.left) > 8 else "")
+    return [f"rank {ranks} had ended with code 0 before that, while others were at work"]
 
 
 def _preempted(outcome: JobOutcome) -> str:

@@ -267,11 +267,17 @@ class _Job:
             self.interrupted,
             self.reason,
             failures[1:],
+            self._left(first) if exit_code else (),
         )
         if outcome.is_ended_by_reason:
             for end in failures:
                 self._show(end)
         return outcome
+
+    def _left(self, first: RankEnd | None) -> tuple[int, ...]:
+        """Ranks that ended well before the first failure; before the launcher's, all that did."""
+        by = first.time_s if first else float("inf")
+        return tuple(sorted(rank for rank, end in self.ends.items() if end.code == 0 and end.time_s < by))
 
     def _exit_code(self, first: RankEnd | None, all_done: bool) -> int:
         ends = self.ends.values()

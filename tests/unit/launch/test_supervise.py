@@ -51,7 +51,10 @@ def test_success(job):
 def test_success_of_the_launcher_alone_is_none(job):
     outcome, _, _ = job("end(1, 0)")
     assert outcome.exit_code == 1
-    assert failure_text(outcome) == "the launcher ended with code 0 before rank 0 said it was done"
+    assert failure_text(outcome).splitlines() == [
+        "the launcher ended with code 0 before rank 0 said it was done",
+        "rank 1 had ended with code 0 before that, while others were at work",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +86,7 @@ def test_ranks_that_the_launcher_ended_are_no_cause(job):
     assert outcome.exit_code == 1
     assert failure_text(outcome).splitlines() == [
         "the launcher ended with code 1 before rank 1 said it was done",
+        "rank 0 had ended with code 0 before that, while others were at work",
         "rank 0 did not finalize",
     ]
 
@@ -93,6 +97,15 @@ def test_all_that_failed_are_told(job):
     assert outcome.first_failure.rank == 2
     assert [(end.rank, end.code) for end in outcome.other_failures] == [(1, 7), (3, -9)]
     assert lines == []  # its last words are the verdict's
+
+
+@pytest.mark.parametrize(("at", "told"), [(2.0, True), (0.5, False)])
+def test_a_rank_that_had_left_is_told(job, at, told):
+    """Another fails because it is gone; one that ended later has nothing to do with it."""
+    outcome, _, _ = job(f"end(1, 0, at=1.0); end(0, 1, at={at}); sys.exit(1)")
+    assert outcome.first_failure.rank == 0
+    line = "rank 1 had ended with code 0 before that, while others were at work"
+    assert (line in failure_text(outcome).splitlines()) == told
 
 
 DIED = "say({rank}, {{'died': {{'code': {code}, 'host': 'h{rank}', 'time_s': {at}}}}});"
