@@ -109,6 +109,7 @@ _SPEED = re.compile(
     r"(\d+(?:\.\d+)?)\s*"
     r"(gigabitethernet|gigabit|gige|gbe|gbit/?s|gbps|gbits|gb/s|gbit|gb|ge|g|mbit/?s|mbits|mbps|mb/s|mbit)(?![a-z])"
 )
+_NO_SPEED = re.compile(r"(-\s*\d+(\.\d+)?|0+(\.0*)?)\s*[kmg]?i?(b|g|ge)", re.IGNORECASE)
 _WORDS = {
     "tcp": "tcp", "ethernet": "", "eth": "", "socket": "tcp", "sockets": "tcp", "ipoib": "tcp",
     "nccl": "", "mpi": "",
@@ -146,6 +147,8 @@ def find_link(name: str, where: str = "--network") -> Link:
         InputError: No such name; names the nearest.
     """
     text, delay_s = split_delay(name, where)
+    if _NO_SPEED.match(text.strip()):
+        raise InputError(f"no bandwidth: {name.strip()!r}", where=where, legal="one above 0, such as 10Gbit/s")
     speed = read_bytes_per_s(text, where)
     if speed is not None:
         alpha_s = _TCP_ALPHA_S if delay_s is None else delay_s

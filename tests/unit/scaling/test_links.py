@@ -129,3 +129,9 @@ def test_words_around_a_speed_may_have_a_delay_after_them():
 def test_an_amount_is_no_speed():
     with pytest.raises(InputError, match="'25GB' is an amount, not a speed; legal: 25GB/s for bytes"):
         find_link("25GB")
+
+
+@pytest.mark.parametrize("name", ["0Gbit/s", "0.0GB/s", "-5GB/s", "0GbE", "-1Gbit/s@1ms"])
+def test_a_bandwidth_is_above_0(name):
+    with pytest.raises(InputError, match="--network: no bandwidth: .*; legal: one above 0"):
+        find_link(name)
