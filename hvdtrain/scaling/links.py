@@ -148,7 +148,7 @@ def find_link(name: str, where: str = "--network") -> Link:
     """
     text, delay_s = split_delay(name, where)
     if _NO_SPEED.match(text.strip()):
-        raise InputError(f"no bandwidth: {name.strip()!r}", where=where, legal="one above 0, such as 10Gbit/s")
+        raise InputError(f"no bandwidth: {name.strip()!r}", where=where, legal="above 0, such as 10Gbit/s")
     speed = read_bytes_per_s(text, where)
     if speed is not None:
         alpha_s = _TCP_ALPHA_S if delay_s is None else delay_s
