@@ -13,6 +13,7 @@ from importlib import import_module
 
 import click
 
+from hvdtrain.cli.surroundings import complete_home, complete_streams
 from hvdtrain.errors import ExitCode, HvdtrainError
 from hvdtrain.version import __version__
 
@@ -73,6 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     standard output that cannot be written, except where its reader ended first, as of ``| head``.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    if not complete_streams():
+        do = "send it to a file, or to /dev/null"
+        return _tell(f"standard output cannot be written: it is closed; {do}", ExitCode.FAILED, ())
+    complete_home()
     try:
         code = _run(words)
         sys.stdout.flush()
@@ -97,6 +102,12 @@ def _run(words: Sequence[str]) -> int:
         return _tell(error.format_message(), ExitCode.USAGE, words)
     except HvdtrainError as error:
         return _tell(str(error), error.exit_code, words)
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        # A path that no verb looked at before: whatever it is for, its rights are the user's to mend.
+        do = "give a path that you have the right to use"
+        return _tell(f"{error.filename}: cannot be used: {error.strerror}; {do}", ExitCode.USAGE, words)
     except (KeyboardInterrupt, click.Abort):
         return _tell("interrupted", 130, words)
     except SystemExit as error:
