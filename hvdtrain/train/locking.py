@@ -106,14 +106,15 @@ def await_last_life(
     # The others of this life wait for this rank, and no longer than start_s.
     patience_s = min((stall.step_s or stall.most_s) + _MARGIN_S, stall.start_s / 2)
     is_told = False
-    while not all(map(_is_free, folders)) and time.monotonic() < begin_s + patience_s:
+    while not all(map(is_free, folders)) and time.monotonic() < begin_s + patience_s:
         if not is_told and time.monotonic() > begin_s + _RANKS_END_S / 2:
             is_told = True
             tell(f"a rank of the last life still holds {folders[0]}: waiting at most {patience_s:g} s for it")
         time.sleep(_LOOK_EVERY_S)
 
 
-def _is_free(path: Path) -> bool:
+def is_free(path: Path) -> bool:
+    """Whether no process holds a directory; also where it is not there."""
     try:
         unlock(lock_directory(path))
     except OSError:  # it is not there

@@ -55,9 +55,13 @@ def open_run_directory(job: Job, asked: Path | None, *, overwrite: bool = False)
     if job.resume == "never":
         return create_run_directory(job, asked, overwrite=overwrite)
     path = asked or job.output.dir / job.name
-    if overwrite or not (replaced.is_aside(path) or replaced.state_of(path)):
+    try:
+        is_new = overwrite or not (replaced.is_aside(path) or replaced.state_of(path))
+        run = RunDirectory(path.absolute(), lock=None if is_new else lock_run(path))
+    except OSError as error:
+        raise _not_usable(path, error) from None
+    if is_new:
         return create_run_directory(job, path, overwrite=overwrite)
-    run = RunDirectory(path.absolute(), lock=lock_run(path))
     try:
         _take_up(run, job)
     except InputError:
@@ -85,7 +89,11 @@ def _take_up(run: RunDirectory, job: Job) -> None:
         for folder in (run.events, run.logs, run.checkpoints):
             folder.mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"run directory cannot be written: {error.strerror}", where=str(path)) from None
+        raise _not_usable(path, error) from None
+
+
+def _not_usable(path: Path, error: OSError) -> InputError:
+    return InputError(f"run directory cannot be written: {error.strerror}", where=str(path))
 
 
 def _check_kinds(path: Path) -> None:

@@ -17,7 +17,8 @@ from hvdtrain.config import Job
 from hvdtrain.errors import InputError
 from hvdtrain.files import write_atomically
 from hvdtrain.train import replaced
-from hvdtrain.train.locking import lock_directory, lock_run, lock_writer, unlock
+from hvdtrain.train.locking import is_free, lock_directory, lock_run, lock_writer, unlock
+from hvdtrain.train.store import stored_in
 
 _MAX_RUNS = 100_000
 _GOING_ON = frozenset({"starting", "running"})
@@ -140,9 +141,12 @@ def create_run_directory(job: Job, asked: Path | None, *, overwrite: bool = Fals
 def _claim(path: Path, overwrite: bool) -> RunDirectory:
     """Takes a directory that the user named."""
     made = _make(path)
-    if not (overwrite or replaced.is_aside(path)):
-        _refuse_run(path)
-    run = RunDirectory(path, made, lock_run(path))
+    try:
+        if not (overwrite or replaced.is_aside(path)):
+            _refuse_run(path)
+        run = RunDirectory(path, made, lock_run(path))
+    except OSError as error:  # it is there, and not for this user
+        raise _not_writable(path, error) from None
     try:
         _empty(run, overwrite)
         # Of two runs that start at once in one directory, this lets one in.
@@ -180,12 +184,21 @@ def _empty(run: RunDirectory, overwrite: bool) -> None:
 
 
 def _refuse_run(path: Path) -> None:
-    if replaced.state_of(path) is not None:
-        raise InputError(
-            f"run directory already holds {_held_by(path)}",
-            where=str(path),
-            do="choose another --run-dir, or pass --overwrite to lose that run",
-        )
+    """Refuses a directory that holds a run; first what keeps it, of the ways out."""
+    state = replaced.state_of(path)
+    if state is None:
+        return
+    what = f"run directory already holds {_held_by(path)}"
+    if state == "done":
+        do = "choose another --run-dir, or pass --overwrite to lose that run"
+    elif not (is_free(path) and is_free(path / "checkpoints")):
+        what += ", and a process is training there"
+        do = "wait for its end, or choose another --run-dir"
+    elif stored_in(path / "checkpoints"):
+        do = "pass --resume to go on with that run, choose another --run-dir, or pass --overwrite to lose it"
+    else:
+        do = "choose another --run-dir, or pass --overwrite to lose that run, which has no checkpoint"
+    raise InputError(what, where=str(path), do=do)
 
 
 def _next_free(job: Job) -> RunDirectory:

@@ -12,6 +12,7 @@ from hvdtrain.jobfile import load_job
 from hvdtrain.train import replaced
 from hvdtrain.train.replaced import state_of
 from hvdtrain.train.rundir import create_run_directory
+from hvdtrain.train.store import commit
 
 
 @pytest.fixture
@@ -32,6 +33,39 @@ def test_a_directory_that_holds_a_run_is_refused_and_kept(job, tmp_path):
     with pytest.raises(InputError, match=r"holds a run of job 'digits' \(done\).*--overwrite"):
         create_run_directory(job, tmp_path / "mine")
     assert (run.path / "metrics.jsonl").read_text() == "precious\n"
+
+
+def save(run, step):
+    beside = run.checkpoints / f".step-{step}.1"
+    beside.mkdir()
+    commit(beside, run.checkpoints / f"step-{step}", {"step": step})
+
+
+@pytest.mark.parametrize("state", ["preempted", "failed", "running"])
+def test_a_run_that_can_go_on_is_not_given_up_first(job, tmp_path, state):
+    run = create_run_directory(job, tmp_path / "mine")
+    run.write_status(state)
+    run.unlock()
+    lost = "choose another --run-dir, or pass --overwrite to lose that run, which has no checkpoint"
+    with pytest.raises(InputError, match=rf"\({state}\); {lost}$"):
+        create_run_directory(job, tmp_path / "mine")
+    save(run, 3)
+    kept = "pass --resume to go on with that run, choose another --run-dir, or pass --overwrite to lose it"
+    with pytest.raises(InputError, match=rf"\({state}\); {kept}$"):
+        create_run_directory(job, tmp_path / "mine")
+
+
+@pytest.mark.parametrize("holder", ["launcher", "rank"])
+def test_a_run_that_is_going_on_is_said_to_be(job, tmp_path, holder):
+    run = create_run_directory(job, tmp_path / "mine")
+    run.write_status("running")
+    save(run, 3)
+    if holder == "rank":
+        run.begin_writing()
+        run.unlock()
+    told = r"\(running\), and a process is training there; wait for its end, or choose another --run-dir$"
+    with pytest.raises(InputError, match=told):
+        create_run_directory(job, tmp_path / "mine")
 
 
 @pytest.fixture
