@@ -15,7 +15,7 @@ from hvdtrain.report.profile_sections import profile_facts, profile_sections, pr
 from hvdtrain.report.run_record import RunRecord, read_run
 from hvdtrain.report.run_sections import run_facts, run_lead, run_state, run_tiles
 from hvdtrain.scaling.fields import Fields, read_document
-from hvdtrain.scaling.profile import Profile, parse_profile
+from hvdtrain.scaling.profile import Profile, is_profile, parse_profile
 
 LEGAL = "a run directory, a profile.json of hvdtrain profile, a document of hvdtrain advise --json"
 
@@ -47,7 +47,7 @@ def report_of_document(fields: Fields) -> Report:
     values: dict[str, Any] = fields.values
     if values.get("kind") == "advice":
         return report_of_advice(parse_advice(fields))
-    if "kind" not in values and ("ranks" in values or "step_s" in values or "gradients" in values):
+    if is_profile(values):
         return report_of_profile(parse_profile(fields))
     if values.get("kind") == "allreduce":
         do = "give it to hvdtrain advise PROFILE --network FILE, and report what that writes"

@@ -108,6 +108,8 @@ def read_document(path: Path, what: str, maker: str) -> Fields:
         raise InputError(
             f"is no {what}: it holds no JSON object", where=str(path), do=f"write one with {maker}"
         )
+    if "schema" not in document:
+        raise InputError(f"is no {what}: it has no key schema", where=str(path), do=f"write one with {maker}")
     schema = document.get("schema")
     if schema != 1 or isinstance(schema, bool):
         raise InputError(f"schema {json.dumps(schema)} of a {what}", where=str(path), legal="schema 1")

@@ -159,9 +159,11 @@ def _with_link(network: Network, link: Link) -> Network:
 def _is_file(text: str) -> bool:
     path = Path(text)
     try:
-        return path.exists() or path.suffix == ".json"
-    except OSError:
-        return False
+        return path.suffix == ".json" or path.exists()
+    except OSError as error:
+        # Below a folder that may not be searched nothing can be seen, but no network's name looks like that:
+        # the reading tells what is wrong. What is too long for a file's name is left to those who know names.
+        return isinstance(error, PermissionError)
 
 
 def _from_file(path: Path, gpus_per_node: int, library: str) -> Network:

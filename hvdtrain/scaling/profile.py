@@ -8,11 +8,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.errors import InputError
 from hvdtrain.scaling.calibration_points import Calibration, parse_calibration
 from hvdtrain.scaling.fields import Fields, read_document
 
 _MAKER = "hvdtrain profile"
 _MIN_STEPS = 2
+_TELLING = ("steps", "ranks", "step_s", "gradients", "loader")  # two of them make a profile, if no good one
 _SUM_TOLERANCE = 1e-3  # of the step: what rounding to the file may cost
 
 
@@ -178,10 +180,17 @@ def read_profile(path: Path) -> Profile:
     return parse_profile(read_document(path, "profile", _MAKER))
 
 
+def is_profile(values: Mapping[str, Any]) -> bool:
+    """Whether a document means to be a profile; it may be a damaged one."""
+    return "kind" not in values and sum(key in values for key in _TELLING) > 1
+
+
 def parse_profile(fields: Fields) -> Profile:
     """Checks a document; ``read_profile`` says which errors it raises."""
     if fields.values.get("kind") == "allreduce":
         raise fields.wrong("kind", "is allreduce: this is a network file", do="give it as --network FILE")
+    if not is_profile(fields.values):
+        raise InputError(f"is no profile of {_MAKER}", where=fields.file, do=f"write one with {_MAKER}")
     steps = fields.count("steps")
     if steps < _MIN_STEPS:
         told = "holds one step: nothing is known of how steps vary" if steps else "holds no step"

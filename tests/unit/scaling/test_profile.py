@@ -50,7 +50,11 @@ def test_what_is_written_is_read_again(write):
         ("[1]", "is no profile: it holds no JSON object"),
         ("{", "is no profile: it is no JSON"),
         ('{"schema": 2}', "schema 2 of a profile; legal: schema 1"),
-        ("{}", "schema null of a profile"),
+        ("{}", "is no profile: it has no key schema; write one with hvdtrain profile"),
+        ('{"schema": 1}', "is no profile of hvdtrain profile; write one with"),
+        ('{"schema": 1, "ranks": []}', "is no profile of hvdtrain profile"),
+        ('{"schema": 1, "kind": "advice", "ranks": [], "steps": 5}', "is no profile of hvdtrain profile"),
+        ('{"schema": 1, "job": "x", "steps": 5, "runs": []}', "is no profile of hvdtrain profile"),
     ],
 )
 def test_no_profile(write, text, told):
