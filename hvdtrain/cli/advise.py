@@ -11,6 +11,8 @@ import click
 from click.types import FloatParamType
 
 from hvdtrain.cli.advise_measured import OF_MEASURED, OF_PROFILE, answer_measured
+from hvdtrain.cli.bench_output import tell_note
+from hvdtrain.cli.documents import PAGE
 from hvdtrain.cli.option_types import FilledPath, FilledText, RankCount
 from hvdtrain.cli.targets import check_target
 from hvdtrain.errors import ExitCode, InputError
@@ -104,7 +106,8 @@ def command(profile: Path | None, measured: str | None, as_json: bool, **options
     _check_mode(profile, measured, options)
     network = options["network"] or ""
     read = [name for name in (network, network.rpartition("+")[0]) if name]  # a file may have a link after it
-    check_target("--html", options["html"], *([profile] if profile else ()), *map(Path, read))
+    inputs = (*([profile] if profile else ()), *map(Path, read))
+    check_target("--html", options["html"], *inputs, kind=PAGE)
     if measured is not None:
         return _from_measured(measured, options, as_json)
     assert profile is not None
@@ -140,7 +143,7 @@ def _from_profile(path: Path, options: dict[str, Any], as_json: bool) -> int:
         target_steps=options["target_steps"],
     )
     advice = advise(read_profile(path), request)
-    _show(advice_document(advice), as_json, options["html"], path)
+    _show(advice_document(advice), as_json, options["html"])
     return int(ExitCode.GATE if advice.is_refused else ExitCode.DONE)
 
 
@@ -150,12 +153,13 @@ def _from_measured(text: str, options: dict[str, Any], as_json: bool) -> int:
     return int(ExitCode.GATE if is_refused else ExitCode.DONE)
 
 
-def _show(document: dict[str, Any], as_json: bool, page: Path | None, source: Path | None = None) -> None:
+def _show(document: dict[str, Any], as_json: bool, page: Path | None) -> None:
     if page:
         from hvdtrain.cli.report import write_page
         from hvdtrain.report.page import advice_page
 
-        write_page(page, advice_page(document), source)
+        write_page(page, advice_page(document))
+        tell_note(f"written to {page}")
     if as_json:
         print(json.dumps(document, allow_nan=False))
         return

@@ -11,6 +11,7 @@ import click
 
 from hvdtrain.cli.bench_output import deliver, tell_note, words
 from hvdtrain.cli.bench_ranks import Measurement, MeasuringError, find_launch, tell_failure, told_once
+from hvdtrain.cli.documents import NETWORK
 from hvdtrain.cli.launch_options import LaunchOptions, launch_options
 from hvdtrain.cli.option_types import FilledPath, RankCount, refuse_nan
 from hvdtrain.cli.placement_options import PlacementOptions, placement_options
@@ -91,7 +92,7 @@ def allreduce(
     measures all ranks, and those of one host.
     """
     with told_once():
-        check_target("--save", save)
+        check_target("--save", save, kind=NETWORK)
         request = _request(given, on_cpu=launch.gpus is False)
         world = find_launch(placement, launch)
         if world is not None and dry_run:
@@ -187,7 +188,7 @@ def import_(file: Path, num_ranks: int | None, hosts: str | None, save: Path | N
 
     if num_ranks and hosts:
         raise InputError("-np and -H both tell the number of ranks", do="omit -np")
-    check_target("--save", save, file)
+    check_target("--save", save, file, kind=NETWORK)
     layout = [(host.name, host.slots) for host in parse_host_list(hosts, ()).hosts] if hosts else []
     document = import_network(file, layout or ([("localhost", num_ranks)] if num_ranks else []))
     for note in document["notes"]:

@@ -149,6 +149,12 @@ def _read(folder: Path) -> dict[str, Any]:
     from hvdtrain.scaling.calibration_document import reading_document
     from hvdtrain.scaling.calibration_results import CALIBRATED, read_results
 
+    try:
+        next(folder.iterdir(), None)
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # told in the words of those who know what belongs there
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(folder)) from None
     reading = read_results(folder)
     target = folder / CALIBRATED
     try:

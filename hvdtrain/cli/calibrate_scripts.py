@@ -55,11 +55,13 @@ def check_folder(folder: Path | None) -> None:
     Raises:
         InputError: It is a file, holds something, or cannot be made or read.
     """
-    if folder is None or not folder.exists():
+    if folder is None:
         return
-    if not folder.is_dir():
-        raise InputError(f"{folder} is no folder", where="--out", do="name another")
     try:
+        if not folder.exists():
+            return
+        if not folder.is_dir():
+            raise InputError(f"{folder} is no folder", where="--out", do="name another")
         is_empty = next(folder.iterdir(), None) is None
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror}", where="--out") from None

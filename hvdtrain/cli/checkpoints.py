@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hvdtrain.cli.documents import MODEL
 from hvdtrain.cli.option_types import FilledPath
+from hvdtrain.cli.targets import check_target
 from hvdtrain.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -35,10 +37,12 @@ def command(run: Path, verify: bool, prune: int | None, export: Path | None, as_
     from hvdtrain.train.store import stored_in
 
     folder = _checkpoints_of(run)
-    if export:
-        _check_target(export)
+    check_target("--export", export, *_models_of(folder), kind=MODEL)
+    if export and export.suffix != ".safetensors":
+        _note(f"the format is safetensors, which the name {export.name} does not tell")
     removed = _prune(run, folder, prune) if prune else []
-    found = stored_in(folder, whole=verify or export is not None)
+    is_read = verify or export is not None
+    found = stored_in(folder, whole=is_read)
     exported = _export(found, folder, export) if export else None
     if as_json:
         rows = [
@@ -47,6 +51,7 @@ def command(run: Path, verify: bool, prune: int | None, export: Path | None, as_
                 "step": one.step,
                 "bytes": one.num_bytes,
                 "fault": one.fault or None,
+                "whole": not one.fault if is_read or one.fault else None,
                 **{key: one.facts.get(key) for key in ("epoch", "consumed", "metrics")},
             }
             for one in found
@@ -55,7 +60,7 @@ def command(run: Path, verify: bool, prune: int | None, export: Path | None, as_
         document = {"schema": 1, "run": str(run), "checkpoints": rows, "removed": removed, "exported": told}
         print(json.dumps(document))
     else:
-        _show(found, removed)
+        _show(found, removed, is_read=is_read)
         if exported:
             print(f"exported {exported.path.name} to {export}")
     return int(ExitCode.GATE if verify and any(one.fault for one in found) else ExitCode.DONE)
@@ -63,11 +68,21 @@ def command(run: Path, verify: bool, prune: int | None, export: Path | None, as_
 
 def _checkpoints_of(run: Path) -> Path:
     folder = run / "checkpoints"
-    if not folder.is_dir():
-        raise InputError(
-            "no run directory: it has no folder checkpoints", where=str(run), do="name one such as runs/NAME"
-        )
+    try:
+        if not folder.is_dir():
+            do = "name one such as runs/NAME"
+            raise InputError("no run directory: it has no folder checkpoints", where=str(run), do=do)
+        next(folder.iterdir(), None)  # who may not read it would be told of no checkpoints
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(error.filename or run)) from None
     return folder
+
+
+def _models_of(folder: Path) -> list[Path]:
+    """The models of the checkpoints: none is replaced by a copy of another."""
+    from hvdtrain.train.store import MODEL
+
+    return [path / MODEL for path in folder.iterdir()]
 
 
 def _prune(run: Path, folder: Path, keep: int) -> list[str]:
@@ -82,20 +97,6 @@ def _prune(run: Path, folder: Path, keep: int) -> list[str]:
         raise InputError(f"cannot be removed: {error.strerror}", where=str(error.filename)) from None
     finally:
         unlock(lock)
-
-
-def _check_target(target: Path) -> None:
-    """Refuses a device, a pipe or a folder: the file that is written takes the place of what has its name."""
-    try:
-        is_other = target.exists() and not target.is_file()
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=str(target)) from None
-    if is_other:
-        raise InputError(
-            "is there already, and no regular file", where=str(target), legal="a new or a regular file"
-        )
-    if target.suffix != ".safetensors":
-        _note(f"the format is safetensors, which the name {target.name} does not tell")
 
 
 def _note(text: str) -> None:
@@ -136,7 +137,7 @@ def _content(path: Path) -> Iterator[bytes]:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
 
 
-def _show(found: list[Stored], removed: list[str]) -> None:
+def _show(found: list[Stored], removed: list[str], *, is_read: bool) -> None:
     for name in removed:
         print(f"removed {name}")
     if not found:
@@ -144,7 +145,8 @@ def _show(found: list[Stored], removed: list[str]) -> None:
     for one in found:
         measured = one.facts.get("metrics") or {}
         told = "  ".join(f"{key.replace('_', ' ')} {value:.4f}" for key, value in measured.items() if value)
-        state = f"DAMAGED: {one.fault}" if one.fault else told
+        # What was only listed is not called whole: its content has not been read.
+        state = f"DAMAGED: {one.fault}" if one.fault else "  ".join(filter(None, ("whole" * is_read, told)))
         print(f"{one.path.name:<14}{_size(one.num_bytes):>13}  {state}".rstrip())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -168,7 +169,9 @@ def make_plan(
 
 
 def _refuse_missing_key(path: Path | None) -> None:
-    if path is not None and not path.is_file():  # ssh only warns of it, and tries others
+    # os.path.isfile: below a folder that may not be searched there is none for ssh, which only warns of it,
+    # and tries others.
+    if path is not None and not os.path.isfile(path):
         raise InputError(f"there is no file {path}", where="--ssh-identity")
 
 

@@ -12,6 +12,7 @@ import click
 
 from hvdtrain.cli.bench_output import tell_note
 from hvdtrain.cli.bench_ranks import MeasuringError, find_launch, tell_failure, told_once
+from hvdtrain.cli.documents import PROFILE, TRACE
 from hvdtrain.cli.launch_options import LaunchOptions
 from hvdtrain.cli.option_types import FilledPath, import_folders
 from hvdtrain.cli.placement_options import PlacementOptions, placement_options
@@ -96,8 +97,8 @@ def command(
 
 def _check_targets(request: ProfileRequest, job: Path | None, program: tuple[str, ...]) -> None:
     inputs = (*([job] if job else ()), *map(Path, program))
-    check_target("--output", request.file, *inputs)
-    check_target("--trace", request.trace, *inputs)
+    check_target("--output", request.file, *inputs, kind=PROFILE)
+    check_target("--trace", request.trace, *inputs, kind=TRACE)
     if request.file and request.trace and is_same_place(request.file, request.trace):
         raise InputError(f"{request.trace} is the file of --output", where="--trace", do="name another")
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
+from hvdtrain.cli.documents import PAGE
 from hvdtrain.cli.option_types import FilledPath
+from hvdtrain.cli.targets import check_target
 from hvdtrain.errors import ExitCode, InputError
 
 
@@ -38,12 +40,13 @@ def command(source: Path, output: Path | None, as_text: bool, as_json: bool) -> 
 
     if as_text and as_json:
         raise InputError("--text and --json, both given", legal="one of them")
+    check_target("--output", output, source, kind=PAGE)
     report = make_report(source)
     page = output or (None if as_text or as_json else _beside(source))
     if page:
         from hvdtrain.report.page import page_of
 
-        write_page(page, page_of(report), source)
+        write_page(page, page_of(report))
     if as_json:
         from hvdtrain.report.document import report_document
 
@@ -67,24 +70,19 @@ def _beside(source: Path) -> Path:
     return page
 
 
-def write_page(page: Path, text: str, source: Path | None = None) -> None:
+def write_page(page: Path, text: str) -> None:
     """Replaces a page at once: who looks at it sees the old or the new one whole.
 
     Args:
-        page: Where it goes.
+        page: Where it goes, which ``check_target`` or ``_beside`` has found fit for it.
         text: Its HTML.
-        source: What it was made from, which it may not replace.
 
     Raises:
-        InputError: It is the source, no regular file, or cannot be written.
+        InputError: It cannot be written.
     """
     from hvdtrain.files import write_atomically
 
     try:
-        if source and page.exists() and source.exists() and page.samefile(source):
-            raise InputError("is the input itself", where=str(page), do="name another with -o FILE")
-        if page.exists() and not page.is_file():
-            raise InputError("is no regular file", where=str(page), legal="a new or a regular file")
         write_atomically(page, text)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=str(page)) from None

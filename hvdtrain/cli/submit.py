@@ -154,7 +154,8 @@ def _program(
 def _refuse_lost_log(log: str | None) -> None:
     """Slurm makes no folder for a log: the job would end at once, and say nothing of it anywhere."""
     folder = Path(log or "log").parent
-    if "%" not in str(folder) and not folder.is_dir():
+    # os.path.isdir: below a folder that may not be searched, Slurm finds none either.
+    if "%" not in str(folder) and not os.path.isdir(folder):
         raise InputError(f"there is no folder {folder}", where="--log", do=f"make it: mkdir -p {folder}")
 
 

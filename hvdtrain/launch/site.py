@@ -10,6 +10,7 @@ prefix: apptainer exec --nv /images/torch.sif
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -62,7 +63,8 @@ def read_site(path: Path) -> Site:
     Raises:
         InputError: It cannot be read, is no YAML, or has an unknown or wrong key.
     """
-    if not path.is_file():  # saves most launches the import of yaml
+    # Path.is_file would raise below a home that this user may not search, which holds no defaults of theirs.
+    if not os.path.isfile(path):  # saves most launches the import of yaml
         return Site()
     import yaml
 

@@ -100,14 +100,32 @@ def check_timeline(path: Path | None) -> None:
     if path is None:
         return
     where, do = "tuning.timeline", "make the folder, or name a file in one that can be written"
-    if path.is_dir():
-        raise InputError(f"{path} is a folder", where=where, legal="the name of a file")
-    if not path.parent.is_dir():
-        raise InputError(f"{path} cannot be written: there is no folder {path.parent}", where=where, do=do)
     try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder", where=where, legal="the name of a file")
+        if not path.parent.is_dir():
+            raise InputError(
+                f"{path} cannot be written: there is no folder {path.parent}", where=where, do=do
+            )
         if path.exists():
+            _refuse_other_file(path, where)
             path.open("a").close()
         else:
             tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}", where=where, do=do) from None
+
+
+def _refuse_other_file(path: Path, where: str) -> None:
+    """Horovod writes over what is there: an older timeline, a list of JSON, may be lost, and nothing else."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        begin = file.read(64).lstrip()
+    if begin and not begin.startswith(b"["):
+        raise InputError(
+            f"{path} is there already, and no timeline",
+            where=where,
+            legal="a new file, or an older timeline",
+            do="name another, or remove it",
+        )

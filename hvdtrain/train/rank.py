@@ -124,7 +124,8 @@ def _report_folder(backend: Backend, run: RunDirectory | None) -> Path | None:
     if run:
         clear_reports(run.path)
     told = backend.broadcast(str(run.path) if run else "")
-    return Path(told) if told and Path(told, "job.yaml").exists() else None
+    # os.path.exists: on another host the user may lack the right to search the way there.
+    return Path(told) if told and os.path.exists(Path(told, "job.yaml")) else None
 
 
 def _result(outcome: Outcome, backend: Backend, run: RunDirectory | None) -> dict[str, Any]:

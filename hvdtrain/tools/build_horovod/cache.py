@@ -79,7 +79,7 @@ class Cache:
         Raises:
             InputError: The nearest folder that exists cannot be written.
         """
-        existing = next(path for path in (self.horovod, *self.horovod.parents) if path.exists())
+        existing = next(path for path in (self.horovod, *self.horovod.parents) if os.path.exists(path))
         if not existing.is_dir():
             raise _not_writable(self.root, f"{existing} is no folder")
         if not os.access(existing, os.W_OK | os.X_OK):

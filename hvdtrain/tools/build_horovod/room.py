@@ -56,7 +56,7 @@ def has_blank(path: Path) -> bool:
 
 def free_mib(path: Path) -> int:
     """Free space, in MiB, where a folder is or will be."""
-    existing = next(place for place in (path, *path.parents) if place.exists())
+    existing = next(place for place in (path, *path.parents) if os.path.exists(place))
     return shutil.disk_usage(existing).free >> 20
 
 

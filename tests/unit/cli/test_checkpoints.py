@@ -60,19 +60,32 @@ def test_the_newest_model_is_copied(run, tmp_path):
 
 
 def test_a_target_that_cannot_be_written_is_named(run, tmp_path):
-    with pytest.raises(InputError, match=f"^{tmp_path}/none/model: cannot be written: No such file"):
+    with pytest.raises(InputError, match=f"^--export: there is no folder {tmp_path}/none"):
         invoke(run, "--export", tmp_path / "none" / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
-def test_what_is_no_regular_file_is_not_replaced(run, tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("pipe", "is no regular file; name another"),
+        ("folder", "is a folder"),
+        ("link", "is no regular file"),
+        (
+            "photos.yaml",
+            "is there already, and no safetensors file; legal: a new file, or an older safetensors",
+        ),
+        ("run/checkpoints/step-1/model.safetensors", "is the input itself"),
+    ],
+)
+def test_what_is_no_model_is_not_replaced(run, tmp_path, kind, told):
+    (tmp_path / "photos.yaml").write_text("name: photos\n")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("pipe")
     target = tmp_path / kind
     before = target.lstat()
-    with pytest.raises(InputError, match=f"^{target}: is there already, and no regular file; legal: a new"):
+    with pytest.raises(InputError, match=f"^--export: {target} {told}"):
         invoke(run, "--prune", "1", "--export", target)
     assert (target.lstat().st_ino, target.lstat().st_mode) == (before.st_ino, before.st_mode)
     assert names(run) == ["step-1", "step-2", "step-3"]
@@ -80,7 +93,7 @@ def test_what_is_no_regular_file_is_not_replaced(run, tmp_path, kind):
 
 def test_what_is_exported_where_is_told(run, tmp_path, capsys):
     target = tmp_path / "model.safetensors"
-    target.write_bytes(b"old")
+    target.write_bytes((2).to_bytes(8, "little") + b"{}old")
     assert invoke(run, "--export", target) == 0
     told = capsys.readouterr()
     assert told.out.endswith(f"exported step-3 to {target}\n")
@@ -103,3 +116,19 @@ def test_a_model_that_cannot_be_read_is_named(run, tmp_path):
     with pytest.raises(InputError, match=r"step-4/model.safetensors: cannot be read: No such file"):
         invoke(run, "--export", tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_whole_is_said_of_what_was_read(run, capsys):
+    damaged = run / "checkpoints" / "step-2" / "state.pt"
+    damaged.write_bytes(b"STATE")
+    assert invoke(run) == 0
+    assert "whole" not in capsys.readouterr().out
+    assert invoke(run, "--verify") == 3
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[3] for line in lines] == ["whole", "DAMAGED:", "whole"]
+    assert invoke(run, "--verify", "--json") == 3
+    found = json.loads(capsys.readouterr().out)["checkpoints"]
+    assert [one["whole"] for one in found] == [True, False, True]
+    assert invoke(run, "--json") == 0
+    found = json.loads(capsys.readouterr().out)["checkpoints"]
+    assert [one["whole"] for one in found] == [None, None, None]

@@ -86,7 +86,7 @@ def refused(capsys, *words):
         (b'{"schema": 1, "kind":', "it is no JSON"),
         (b"[1]", "it holds no JSON object"),
         (b"[" * 100_000, "it is no JSON"),
-        (b'{"kind": "advice"}', "schema null of a report's input; legal: schema 1"),
+        (b'{"kind": "advice"}', "is no report's input: it has no key schema"),
         (b'{"schema": 2, "kind": "advice"}', "schema 2"),
         (b'{"schema": 1}', "is neither a profile nor advice; legal: a run directory, a profile.json"),
         (b'{"schema": 1, "kind": "report"}', "is neither a profile nor advice"),
@@ -117,8 +117,15 @@ def test_places_where_no_page_may_go(inputs, capsys):
     before = advice.read_text()
     assert "is the input itself" in refused(capsys, advice, "-o", advice)
     assert advice.read_text() == before
-    assert "is no regular file" in refused(capsys, advice, "-o", inputs)
-    assert "cannot be written: No such file" in refused(capsys, advice, "-o", inputs / "none" / "page.html")
+    assert "is a folder" in refused(capsys, advice, "-o", inputs)
+    assert "there is no folder" in refused(capsys, advice, "-o", inputs / "none" / "page.html")
+    profile = inputs / "profile" / "profile.json"
+    before = profile.read_text()
+    line = refused(capsys, advice, "-o", profile)
+    assert (
+        f"--output: {profile} is there already, and no report; legal: a new file, or an older report" in line
+    )
+    assert profile.read_text() == before
     assert files(inputs) == ["advice", "profile", "run"]
 
 

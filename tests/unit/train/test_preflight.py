@@ -89,13 +89,17 @@ def test_a_timeline_that_cannot_be_written(tmp_path):
     check_timeline(None)
     check_timeline(tmp_path / "t.json")
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / "kept.json").write_text("old")
-    check_timeline(tmp_path / "kept.json")
-    assert (tmp_path / "kept.json").read_text() == "old"
+    for older in ("[\n{", ""):
+        (tmp_path / "kept.json").write_text(older)
+        check_timeline(tmp_path / "kept.json")
+        assert (tmp_path / "kept.json").read_text() == older
+    (tmp_path / "notes").write_text("mine")
     for path, told in [
         (tmp_path / "none" / "t.json", f"there is no folder {tmp_path / 'none'}; make the folder"),
         (tmp_path, "is a folder"),
         (tmp_path / "kept.json" / "t.json", "there is no folder"),
+        (tmp_path / ("x" * 300), "cannot be written: File name too long"),
+        (tmp_path / "notes", "is there already, and no timeline; legal: a new file, or an older timeline"),
     ]:
         with pytest.raises(InputError, match=f"^tuning.timeline: {tmp_path}.*{told}"):
             check_timeline(path)
