@@ -137,8 +137,15 @@ def _take(found: Found, line: Line, path: str, columns: _Columns, size: int, ite
     if columns.op_at >= 0 and words[columns.op_at] == "none":
         raise InputError("has no reduction: this is no allreduce", where=where, legal="all_reduce_perf")
     block = next((at for at in reversed(columns.blocks) if words[at] != "N/A"), columns.blocks[0])
-    time_s = positive(words[block], "the time", where) * 1e-6
-    _check_rates(num_bytes, time_s, size, words[block + 1 : block + 3], where)
+    # The rates of the block that is not taken, too: where one is wrong, the line is damaged.
+    times = {
+        at: positive(words[at], "the time", where) * 1e-6
+        for at in columns.blocks
+        if at == block or words[at] != "N/A"
+    }
+    for at, measured_s in times.items():
+        _check_rates(num_bytes, measured_s, size, words[at + 1 : at + 3], where)
+    time_s = times[block]
     if len(words) > block + 3 and words[block + 3].isdecimal() and int(words[block + 3]):
         found.notes.append(f"{where}: {words[block + 3]} wrong values")
     dtype = words[columns.dtype_at]

@@ -99,6 +99,14 @@ DAMAGE = {
         lambda text: text.replace("  27.76", "  77.76"),
         "nccl.txt:20: algbw is 37.77, but of 1048576 B over 8 ranks in 77.76 us it is 13.48 GB/s",
     ),
+    "out of place": (
+        lambda text: text.replace("36.28", "86.28"),
+        "nccl.txt:20: algbw is 86.28, but of 1048576 B over 8 ranks in 28.9 us it is 36.28 GB/s",
+    ),
+    "time out of place": (
+        lambda text: text.replace("  28.90", "  x8.90"),
+        "nccl.txt:20: the time is 'x8.90'",
+    ),
     "all_gather": (
         lambda text: text.replace("66.10", "33.05"),
         "nccl.txt:20: busbw is 33.05, but of 1048576 B over 8 ranks in 27.76 us it is 66.10 GB/s",
