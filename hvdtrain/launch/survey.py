@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock, Timer
 from typing import Any, TypeVar
 
-from hvdtrain.errors import LaunchError
+from hvdtrain.errors import ExitCode, LaunchError
 from hvdtrain.launch.host_report import report
 from hvdtrain.launch.names import own_names
 from hvdtrain.launch.plan import LaunchPlan
@@ -20,16 +20,24 @@ Answer = TypeVar("Answer")
 
 _AT_ONCE = 32
 _TIMEOUT_S = 20.0
+_UNKNOWN = "could not resolve hostname"  # ssh(1), whatever of the resolver follows
 # Never a question that nobody is there to answer.
 # No shared connection either: the one that stays behind it would hold our pipes open.
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlPath=none")
+
+
+class UnknownHostError(LaunchError):
+    """A host's name leads nowhere: the user's input is wrong."""
+
+    exit_code = ExitCode.USAGE
 
 
 def ask_hosts(plan: LaunchPlan) -> list[dict[str, Any]]:
     """The report of each host of the plan, in the plan's order (see ``host_report``).
 
     Raises:
-        LaunchError: A host cannot be reached, or has no hvdtrain at the same path.
+        LaunchError: A host cannot be reached, or has no hvdtrain at the same path; ``UnknownHostError`` where
+            there is no host of its name.
     """
     names = [host.name for host in plan.placement.hosts]
     questions = _Questions(plan.environ)
@@ -166,5 +174,7 @@ def _parse(done: Completed, who: str) -> list[dict[str, Any]]:
     if done.returncode or not lines:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
         why = said[-1] if said else f"exit code {done.returncode}"
+        if _UNKNOWN in why.lower():
+            raise UnknownHostError(f"{who}: there is no host of this name; correct it in the list of hosts")
         raise LaunchError(f"{who} cannot be asked about itself: {why}")
     return [json.loads(line) for line in lines]

@@ -12,7 +12,7 @@ import pytest
 import hvdtrain
 from hvdtrain.errors import LaunchError
 from hvdtrain.launch.plan import LaunchPlan, SlurmFacts, Ssh
-from hvdtrain.launch.survey import ask_each, ask_hosts, remote_argv
+from hvdtrain.launch.survey import UnknownHostError, ask_each, ask_hosts, remote_argv
 from hvdtrain.topology.hosts import Cluster, Host, place
 
 
@@ -50,6 +50,16 @@ def test_a_host_that_cannot_be_asked_waits_for_no_other(tmp_path):
         ask_hosts(plan_of(environ, "bad", "good"))
     if (tmp_path / "pid").exists():
         assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+
+
+def test_a_name_of_no_host_is_the_users_input(tmp_path):
+    said = "ssh: Could not resolve hostname nohost: Name or service not known"
+    environ = stand_in(tmp_path, f"echo '{said}' >&2; exit 255")
+    with pytest.raises(UnknownHostError, match="host nohost: there is no host of this name") as caught:
+        ask_hosts(plan_of(environ, "nohost"))
+    assert caught.value.exit_code == 2
+    told = "host nohost: there is no host of this name; correct it in the list of hosts"
+    assert ask_each(plan_of(environ, "nohost"), ["nohost"]) == {"nohost": told}
 
 
 def test_each_host_answers_for_itself(tmp_path):
