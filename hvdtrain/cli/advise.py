@@ -23,8 +23,8 @@ class Amount(FloatParamType):
 
     name = "number"
 
-    def __init__(self, *, zero: bool = False, high: float = 1e15) -> None:
-        self.zero, self.high = zero, high
+    def __init__(self, *, zero: bool = False, high: float = 1e15, is_share: bool = False) -> None:
+        self.zero, self.high, self.is_share = zero, high, is_share
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number, or click's usage error."""
@@ -34,8 +34,18 @@ class Amount(FloatParamType):
             number = math.nan
         if not ((number > 0 or (self.zero and number == 0)) and number <= self.high):
             bound = "of at least 0" if self.zero else "above 0"
-            self.fail(f"must be a number {bound} and at most {self.high:g}, found {str(value)!r}", param, ctx)
+            told = f"must be a number {bound} and at most {self.high:g}, found {str(value)!r}"
+            self.fail(told + (self._hint(str(value)) if self.is_share else ""), param, ctx)
         return number
+
+    @staticmethod
+    def _hint(text: str) -> str:
+        """What a percentage is as a fraction; nothing for what is no percentage either."""
+        try:
+            percent = float(text.strip().removesuffix("%"))
+        except ValueError:
+            return ""
+        return f"; it is a fraction: {percent / 100:g} for {percent:g} %" if 0 < percent <= 100 else ""
 
 
 @click.command()
@@ -60,7 +70,7 @@ class Amount(FloatParamType):
 @click.option("--budget", type=Amount(), metavar="B", help="Cost to finish at; exit code 3 if none can.")
 @click.option(
     "--min-efficiency",
-    type=Amount(high=1.0),
+    type=Amount(high=1.0, is_share=True),
     metavar="X",
     help="Least efficiency, from 0 to 1, at the largest number of GPUs; exit code 3 below it.",
 )

@@ -225,6 +225,10 @@ def _notes(
         notes.append(
             "one rank was profiled: how ranks differ is taken from how its steps vary; profile two for more"
         )
+    if request.energy_price is not None and profile.gpu is None:
+        notes.append(
+            "--energy-price counts for nothing: the profile tells no power, which is measured on GPUs only"
+        )
     if work and work.critical_batch is None:
         notes.append(
             "the noise scale was not measured: a larger batch is taken to need no more samples, which is the "

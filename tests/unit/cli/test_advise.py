@@ -113,7 +113,9 @@ def test_a_gate_on_measured_throughputs(capsys):
         (("--price", "nan"), "must be a number of at least 0 and at most 1e+15, found 'nan'"),
         (("--energy-price", "-0.1"), "Invalid value for '--energy-price'"),
         (("--budget", "0"), "Invalid value for '--budget': must be a number above 0"),
-        (("--min-efficiency", "80"), "must be a number above 0 and at most 1, found '80'"),
+        (("--min-efficiency", "80"), "at most 1, found '80'; it is a fraction: 0.8 for 80 %"),
+        (("--min-efficiency", "80%"), "at most 1, found '80%'; it is a fraction: 0.8 for 80 %"),
+        (("--min-efficiency", "many"), "must be a number above 0 and at most 1, found 'many'"),
         (("--max-gpus", "0"), "Invalid value for '--max-gpus'"),
         (("--measured", "1:2"), "give the model's number of parameters, such as --params 25.6M"),
         (

@@ -190,6 +190,14 @@ def test_a_limit_that_nothing_can_be_said_of_is_refused():
     assert not advice_of({"total_steps": None}, deadline_h=1.0, target_steps=10).is_refused
 
 
+def test_a_price_of_energy_that_counts_for_nothing_is_told():
+    told = "--energy-price counts for nothing: the profile tells no power, which is measured on GPUs only"
+    gpu = {"utilisation": 0.9, "power_w": 300.0, "energy_j_per_step": 30.0}
+    assert told in advice_of(energy_price=0.3).notes
+    assert told not in advice_of().notes
+    assert told not in advice_of({"gpu": gpu}, energy_price=0.3).notes
+
+
 def test_steps_come_from_epochs_too():
     advice = advice_of({"total_steps": None, "samples_per_epoch": 6400, "epochs": 3.0})
     assert advice.forecast.work.steps == 300
