@@ -219,5 +219,10 @@ def _show(document: dict[str, Any], request: ProfileRequest, as_json: bool) -> i
         print(json.dumps(document))
     else:
         print("\n".join(table_lines(parse_profile(Fields(document, str(request.file))))))
+    if document["steps"] < request.steps:
+        tell_note(
+            f"{document['steps']} of {request.steps} steps were measured: the program took no more after its "
+            f"{request.warm_up} of warm-up"
+        )
     tell_note(f"written to {request.file}" + (f", trace to {request.trace}" if request.trace else ""))
     return int(ExitCode.DONE)

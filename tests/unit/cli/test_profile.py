@@ -1,8 +1,13 @@
 """profile as a command, without starting ranks: what it refuses, before anything is done."""
 
+from pathlib import Path
+
 import pytest
 
 from hvdtrain.cli.main import main
+from hvdtrain.cli.profile import _show
+from hvdtrain.train.profile_request import ProfileRequest
+from tests.unit.scaling.profiles import profile_document
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +64,11 @@ def test_help_has_examples(capsys):
     out = capsys.readouterr().out
     assert "hvdtrain profile -np 2 --steps 100 -- python script.py --lr 0.1" in out
     assert "[JOB | -- PROGRAM ...]" in out
+
+
+def test_fewer_steps_than_were_asked_for_are_told(capsys):
+    document = profile_document(steps=5)
+    for steps, told in ((100, True), (5, False), (4, False)):
+        assert _show(document, ProfileRequest(steps, 10, Path("p.json")), as_json=True) == 0
+        note = "note: 5 of 100 steps were measured: the program took no more after its 10 of warm-up\n"
+        assert (note in capsys.readouterr().err) is told
