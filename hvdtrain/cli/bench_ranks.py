@@ -196,7 +196,8 @@ def refuse_launch(what: str) -> None:
 
 def tell_failure(error: MeasuringError, as_json: bool) -> int:
     """Tells why there is no result; returns the exit code."""
-    print(error.text or f"hvdtrain: error: {error}", file=sys.stderr, flush=True)
+    told = f"hvdtrain: {error.text}" if error.text else f"hvdtrain: error: {error}"
+    print(told, file=sys.stderr, flush=True)
     if as_json:
         print(json.dumps({"schema": 1, "error": str(error), "exit_code": error.code}))
     return error.code

@@ -32,8 +32,9 @@ def failed(outcome: JobOutcome, log_dir: Path | None) -> End:
     from hvdtrain.train.launching import own_error
 
     line = own_error(outcome.first_failure.tail) if outcome.first_failure else ""
-    text = f"hvdtrain: error: {line}" if line else failure_text(outcome, log_dir=log_dir)
-    return End(outcome.exit_code or int(ExitCode.FAILED), line or text, text)
+    known = line or failure_text(outcome, log_dir=log_dir)
+    text = f"hvdtrain: error: {line}" if line else f"hvdtrain: {known}"
+    return End(outcome.exit_code or int(ExitCode.FAILED), known, text)
 
 
 def settle(outcome: JobOutcome, run: RunDirectory, view: LineView) -> End:
@@ -52,8 +53,15 @@ def settle(outcome: JobOutcome, run: RunDirectory, view: LineView) -> End:
         run.discard()
     else:
         with suppress(OSError):  # the disk may be what failed
-            run.write_status("failed", exit_code=code, error=end.error.splitlines()[0])
+            run.write_status("failed", exit_code=code, error=_in_a_line(outcome, end))
     return end
+
+
+def _in_a_line(outcome: JobOutcome, end: End) -> str:
+    """Who failed, and of what: whoever reads the run's state has no terminal with the rest."""
+    first, line = outcome.first_failure, end.error.splitlines()[0]
+    is_told = first is None or outcome.is_ended_by_reason or first.error in line
+    return line if is_told or first is None else f"{line}: {first.error}"
 
 
 def _preempted(run: RunDirectory) -> str:

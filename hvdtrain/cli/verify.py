@@ -76,7 +76,7 @@ def command(job: Path | None, overrides: tuple[str, ...], as_json: bool, **optio
             verdict = verify(launches, Path(folder), _note)
     except RunFailedError as error:
         if error.text:
-            _note(error.text)
+            _note(f"hvdtrain: {error.text}")
         return _tell_failure(error, as_json)
     print(json.dumps(verdict.document) if as_json else verdict.text)
     return int(ExitCode.DONE if verdict.first is None else ExitCode.GATE)

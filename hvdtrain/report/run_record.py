@@ -79,13 +79,14 @@ def read_run(path: Path) -> RunRecord:
         raise InputError("is no run directory", where=str(path), legal=legal, do="name one such as runs/NAME")
     notes: list[str] = []
     job_text = _text(path / "job.yaml", notes) or ""
+    job, status = _job(job_text, notes), _json(path / "status.json", notes)
     return RunRecord(
         path,
-        _job(job_text, notes),
+        job,
         job_text,
-        _json(path / "status.json", notes),
+        status,
         _json(path / "plan.json", notes),
-        _lines(path / "metrics.jsonl", notes),
+        _lines(path / "metrics.jsonl", status.get("state"), notes),
         _profile(path / "profile.json", notes),
         _advice(path / "advice.json", notes),
         tuple(notes),
@@ -129,10 +130,19 @@ def _json(path: Path, notes: list[str]) -> Mapping[str, Any]:
     return {}
 
 
-def _lines(path: Path, notes: list[str]) -> tuple[MetricLine, ...]:
+def _lines(path: Path, state: Any, notes: list[str]) -> tuple[MetricLine, ...]:
+    """The lines of metrics.
+
+    Args:
+        path: Their file.
+        state: The run's, as ``status.json`` tells it: of one that ended nothing is still to come.
+        notes: What the user should know, added to.
+    """
     text = _text(path, notes)
     if not (text or "").strip():
-        notes.append("no metrics yet: metrics.jsonl is " + ("missing" if text is None else "empty"))
+        begin = "the run failed before it wrote metrics" if state == "failed" else "no metrics"
+        begin += "" if state in ("failed", "done") else " yet"
+        notes.append(f"{begin}: metrics.jsonl is " + ("missing" if text is None else "empty"))
         return ()
     raw = [line for line in (text or "").split("\n") if line.strip()]
     read = [_line(line) for line in raw]

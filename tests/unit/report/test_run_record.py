@@ -98,6 +98,19 @@ def test_no_metrics_yet(tmp_path, content, word):
     assert read_run(tmp_path).notes == (f"no metrics yet: metrics.jsonl is {word}",)
 
 
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("failed", "the run failed before it wrote metrics: metrics.jsonl is missing"),
+        ("done", "no metrics: metrics.jsonl is missing"),
+        ("preempted", "no metrics yet: metrics.jsonl is missing"),
+    ],
+)
+def test_of_a_run_that_ended_nothing_is_still_to_come(tmp_path, state, told):
+    (tmp_path / "status.json").write_text(json.dumps({"state": state}))
+    assert read_run(tmp_path).notes == (told,)
+
+
 def test_a_folder_of_something_else(tmp_path):
     (tmp_path / "photo.jpg").write_text("")
     with pytest.raises(InputError, match="is no run directory; legal: a folder with status"):
