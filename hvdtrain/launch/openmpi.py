@@ -6,9 +6,12 @@ Source: mpirun(1) of Open MPI 4.1 and prterun(1) of PRRTE 3; what is measured st
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from hvdtrain.launch.exports import forwarded_names, rank_environment
 from hvdtrain.launch.plan import LaunchPlan, agent_argv
@@ -19,6 +22,9 @@ ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 # Where the mpirun of Open MPI 5 keeps its session folder, on its own host alone; other hosts' daemons choose.
 _SESSION_BASE = "PRTE_MCA_prte_local_tmpdir_base"
+
+_SESSION = "hvdtrain-"  # what their names begin with; eight characters of tempfile's follow
+_STALE_S = 86_400.0
 
 _PLAIN_PATH = re.compile(r"[\w./+@%:,=-]+")
 
@@ -74,8 +80,21 @@ def session_folder(plan: LaunchPlan) -> Iterator[Mapping[str, str]]:
     if not is_five or _SESSION_BASE in {**plan.environ, **plan.env}:
         yield plan.environ
         return
-    with tempfile.TemporaryDirectory(prefix="hvdtrain-", ignore_cleanup_errors=True) as folder:
+    _remove_stale(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=_SESSION, ignore_cleanup_errors=True) as folder:
         yield {**plan.environ, _SESSION_BASE: folder}
+
+
+def _remove_stale(folder: Path) -> None:
+    """Removes the empty session folders of this user's launchers that were killed.
+
+    One in which an mpirun is at work is not empty, one of a launcher that is about to start it not old.
+    """
+    for path in folder.glob(f"{_SESSION}????????"):
+        with contextlib.suppress(OSError):  # somebody was faster, or it is not empty
+            told = path.lstat()
+            if told.st_uid == os.geteuid() and time.time() - told.st_mtime > _STALE_S:
+                path.rmdir()
 
 
 def prefix_argv(plan: LaunchPlan) -> tuple[str, ...]:
