@@ -162,6 +162,7 @@ def test_the_verdict_of_a_job_that_waits_for_data(profile, capsys):
 
 def test_a_page_of_what_was_measured(tmp_path, capsys):
     assert invoke(*MEASURED, "--html", str(tmp_path / "advice.html")) == 0
+    assert f"hvdtrain: note: written to {tmp_path}/advice.html\n" in capsys.readouterr().err
     page = (tmp_path / "advice.html").read_text()
     assert page.lower().startswith("<!doctype html>")
     assert "<svg" in page
