@@ -146,9 +146,11 @@ class Backend(ABC):
         name: What a job file calls it.
         world: Which rank this is.
         device: Where this rank computes.
+        tells_apart: Whether collectives go by their names: one never answers another.
     """
 
     name: str
+    tells_apart = True
 
     def __init__(self, world: World, device: torch.device) -> None:
         self.world = world

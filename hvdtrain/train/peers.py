@@ -30,18 +30,18 @@ class Peers:
 
     def sum(self, value: torch.Tensor | float) -> torch.Tensor:
         """The element-wise sum over all ranks; collective."""
-        self._check_open()
+        self._begin_call("run.sum")
         return self._backend.sum(torch.as_tensor(value).detach(), "run.sum")
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, any picklable object, on all ranks; collective."""
-        self._check_open()
+        self._begin_call("run.gather")
         with self._waiting.call("run.gather"):
             return self._backend.gather(value)
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value on all ranks; collective."""
-        self._check_open()
+        self._begin_call("run.broadcast")
         return self._backend.broadcast(value)
 
     @contextmanager
@@ -59,6 +59,12 @@ class Peers:
             pass  # refused inside of another block
         with self._waiting.apart(partial(self._meet, "run.alone")):
             yield self.rank == 0
+
+    def _begin_call(self, call: str) -> None:
+        self._check_open()
+        if not self._engine.tells_apart:
+            with self._waiting.call(call):
+                self._meet(call)
 
     def _check_open(self) -> None:
         if not self._is_open:

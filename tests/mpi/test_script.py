@@ -123,6 +123,10 @@ STALLS = {
         "do not match: ranks 0, 1 are waiting in run.broadcast at script_stalls.py:",
         "rank 2 is waiting in run.sum at script_stalls.py:",
     ),
+    "sum_on_one_rank": (
+        "do not match: ranks 0, 1 are waiting in run.step at script_stalls.py:",
+        "after 2 steps; rank 2 is waiting in run.sum at script_stalls.py:",
+    ),
     "sleep": (
         "stalled: rank 2 is silent in its own code at script_stalls.py:",
         "after 2 steps; ranks 0, 1 are waiting in run.step at script_stalls.py:",
@@ -130,11 +134,16 @@ STALLS = {
 }
 
 
-@pytest.mark.parametrize(("backend", "launcher"), [("horovod", "mpirun"), ("ddp", "local")])
-@pytest.mark.parametrize("way", STALLS)
+@pytest.mark.parametrize(
+    ("way", "backend", "launcher"),
+    [
+        *((way, "horovod", "mpirun") for way in STALLS),
+        *((way, "ddp", "local") for way in STALLS if way != "another_call"),
+    ],
+)
 def test_ranks_that_wait_in_vain(way, backend, launcher):
     """Case F9 for scripts: ended with code 4, and one line says who waits where for whom."""
-    outcome, lines = run(3, launcher, "script_stalls.py", backend, way, HVDTRAIN_STALL_S="3")
+    outcome, lines = run(3, launcher, "script_stalls.py", backend, way, HVDTRAIN_STALL_S="8")
     assert outcome.exit_code == 4, (outcome, lines)
     told = [line for line in lines if "stalled: " in line]
     assert told, lines
@@ -147,9 +156,16 @@ def test_ranks_that_wait_in_vain(way, backend, launcher):
         shutil.rmtree(autopsy.parent)
 
 
+def test_calls_that_meet_with_ddp_are_told_apart_at_once():
+    outcome, lines = run(3, "local", "script_stalls.py", "ddp", "another_call")
+    assert outcome.exit_code == 4, (outcome, lines)
+    told = "the calls of the ranks do not match: ranks 0, 1 are in run.broadcast; rank 2 is in run.sum"
+    assert any(told in line for line in lines), lines
+
+
 @pytest.mark.parametrize(("backend", "launcher"), [("horovod", "mpirun"), ("ddp", "local")])
 def test_long_work_that_nobody_waits_for_in_vain(backend, launcher):
-    outcome, lines = run(2, launcher, "script_stalls.py", backend, "work_long_alike", HVDTRAIN_STALL_S="3")
+    outcome, lines = run(2, launcher, "script_stalls.py", backend, "work_long_alike", HVDTRAIN_STALL_S="8")
     assert outcome.exit_code == 0, lines
     assert lines.count("done 2") == 2
 
