@@ -92,9 +92,10 @@ def allreduce(
     measures all ranks, and those of one host.
     """
     with told_once():
-        check_target("--save", save, kind=NETWORK)
         request = _request(given, on_cpu=launch.gpus is False)
         world = find_launch(placement, launch)
+        if world is None or world.rank == 0:  # which alone writes
+            check_target("--save", save, kind=NETWORK)
         if world is not None and dry_run:
             raise InputError("--dry-run inside a launch: the ranks run already", do="omit --dry-run")
     view = _AllreduceView(as_json, save)

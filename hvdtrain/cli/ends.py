@@ -60,8 +60,8 @@ def settle(outcome: JobOutcome, run: RunDirectory, view: LineView) -> End:
 def _in_a_line(outcome: JobOutcome, end: End) -> str:
     """Who failed, and of what: whoever reads the run's state has no terminal with the rest."""
     first, line = outcome.first_failure, end.error.splitlines()[0]
-    is_told = first is None or outcome.is_ended_by_reason or first.error in line
-    return line if is_told or first is None else f"{line}: {first.error}"
+    error = first.error.removeprefix("hvdtrain: error: ") if first else ""
+    return line if outcome.is_ended_by_reason or error in line else f"{line}: {error}"
 
 
 def _preempted(run: RunDirectory) -> str:

@@ -87,8 +87,9 @@ def command(
     launch = LaunchOptions(launcher=options["launcher"], gpus=options["gpus"])
     request = ProfileRequest(options["steps"], options["warmup"], options["output"], options["trace"])
     with told_once():
-        _check_targets(request, job, program or ())
         world = find_launch(placement, launch)
+        if world is None or world.rank == 0:  # which alone writes
+            _check_targets(request, job, program or ())
         if program is not None:
             _check_program(program, job, options["overrides"], world)
             return _profile_script(ProfileLaunch(placement, launch), program, request, as_json)

@@ -17,6 +17,7 @@ class Loop:
         began: When it did, counted in loops and batches.
         took: When it took its last batch; 0 before the first.
         has_stepped: Whether steps are made of its batches, or were before the run went on.
+        saw_step: Whether a step was made while it held a batch, of whichever loop.
         is_over: Whether nothing of its epoch is left.
         around: Loops that this one stood in when it ended.
     """
@@ -25,6 +26,7 @@ class Loop:
     began: int = 0
     took: int = 0
     has_stepped: bool = False
+    saw_step: bool = False
     is_over: bool = False
     around: list[Loop] = field(default_factory=list)
 
@@ -95,6 +97,7 @@ class Course:
         for loop in taking:
             # A loop of ours that took none since the innermost one began only stands around it.
             loop.has_stepped |= loop.took >= innermost.began or not loop.is_known
+            loop.saw_step = True
 
     def stepped(self, optimizer: object) -> None:
         """A step was taken, or left out by all ranks."""
@@ -129,8 +132,11 @@ class Course:
             return self._loop, 0
         return self._loop, self.epoch + (self._has_passed and not self._is_inside)
 
-    def check_place(self) -> None:
+    def check_place(self, *, is_due: bool = True) -> None:
         """Refuses to save where nobody could go on.
+
+        Args:
+            is_due: Whether a save is due: a second loop over training data is refused only then.
 
         Raises:
             InputError: Inside a loop over a loader of the user's own, or behind a loop over training data and
@@ -142,7 +148,7 @@ class Course:
                 do="call it behind that loop, at the end of the epoch, or take the loader from run.loader",
             )
         is_behind = self.epoch is not None and not all(map(self._is_part, self._done))
-        if is_behind and self._is_inside:
+        if is_due and is_behind and self._is_inside:
             raise InputError(
                 "run.checkpoint stands inside a second loop over training data of one epoch: a run that goes "
                 "on from there would do the first one again",

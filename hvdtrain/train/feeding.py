@@ -134,7 +134,7 @@ class Loader:
 
     def _leave(self, loop: Loop, here: ReadingPlace, before: ReadingPlace) -> None:
         # Who goes on and only looks at batches first finds the place where steps go on as it was.
-        is_unused = before.consumed > 0 and not loop.has_stepped
+        is_unused = before.consumed > 0 and not (loop.has_stepped or loop.saw_step)
         loop.is_over &= not is_unused
         if self.place is here:  # and no newer loop began
             self.place = before if is_unused else ReadingPlace(here.num_passed + 1)

@@ -23,6 +23,7 @@ _RANKS_END_S = 10.0
 _LOOK_EVERY_S = 0.1
 RESTART = "HVDTRAIN_RESTART"  # how many lives of the job came before; launch.restart has the same name
 _MARGIN_S = 30.0
+_MOST_PATIENCE_S = 540.0  # torch.distributed ends a call that others wait in after ten minutes
 
 
 def lock_run(path: Path) -> int | None:
@@ -104,7 +105,7 @@ def await_last_life(
         return
     begin_s = time.monotonic()
     # The others of this life wait for this rank, and no longer than start_s.
-    patience_s = min((stall.step_s or stall.most_s) + _MARGIN_S, stall.start_s / 2)
+    patience_s = min((stall.step_s or stall.most_s) + _MARGIN_S, stall.start_s / 2, _MOST_PATIENCE_S)
     is_told = False
     while not all(map(is_free, folders)) and time.monotonic() < begin_s + patience_s:
         if not is_told and time.monotonic() > begin_s + _RANKS_END_S / 2:

@@ -30,8 +30,12 @@ class Peers:
 
     def sum(self, value: torch.Tensor | float) -> torch.Tensor:
         """The element-wise sum over all ranks; collective."""
-        self._begin_call("run.sum")
-        return self._backend.sum(torch.as_tensor(value).detach(), "run.sum")
+        tensor = torch.as_tensor(value).detach()
+        if tensor.device.type == "cpu":
+            self._begin_call("run.sum")
+        else:  # NCCL's sums are not waited for, and no abort is to be feared
+            self._check_open()
+        return self._backend.sum(tensor, "run.sum")
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, any picklable object, on all ranks; collective."""

@@ -112,8 +112,9 @@ class Resumable(Peers):
             raise InputError(
                 "run.checkpoint without run.resume, which says where to", do="call it before the loop"
             )
-        self._course.check_place()
-        if every_steps is not None and not self._is_due(every_steps):
+        is_due = every_steps is None or self._is_due(every_steps)
+        self._course.check_place(is_due=is_due)
+        if not is_due:
             return
         if self._share is not None and not (self._stepped and self._share.is_last):
             raise InputError(

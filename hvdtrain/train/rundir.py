@@ -170,7 +170,7 @@ def _empty(run: RunDirectory, overwrite: bool) -> None:
         # Whoever replaced that run was killed before it began.
         replaced.put_back(path)
     if not overwrite:
-        _refuse_run(path)
+        _refuse_run(path, is_ours=True)
     is_run = replaced.state_of(path) is not None
     if not is_run and (names := replaced.strangers(path)):
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
@@ -183,15 +183,20 @@ def _empty(run: RunDirectory, overwrite: bool) -> None:
         replaced.set_aside(path)
 
 
-def _refuse_run(path: Path) -> None:
-    """Refuses a directory that holds a run; first what keeps it, of the ways out."""
+def _refuse_run(path: Path, *, is_ours: bool = False) -> None:
+    """Refuses a directory that holds a run; first what keeps it, of the ways out.
+
+    Args:
+        path: The directory.
+        is_ours: Whether this process has locked it: then nobody else is at work there.
+    """
     state = replaced.state_of(path)
     if state is None:
         return
     what = f"run directory already holds {_held_by(path)}"
     if state == "done":
         do = "choose another --run-dir, or pass --overwrite to lose that run"
-    elif not (is_free(path) and is_free(path / "checkpoints")):
+    elif not (is_ours or (is_free(path) and is_free(path / "checkpoints"))):
         what += ", and a process is training there"
         do = "wait for its end, or choose another --run-dir"
     elif stored_in(path / "checkpoints"):

@@ -22,7 +22,7 @@ from hvdtrain.train.schedule import Position
 from hvdtrain.train.script_state import Held, hand_out, take_up_random
 from hvdtrain.train.store import Stored, look_at, stored_in
 
-_UNREADABLE = "kept as it is under another name"
+_UNREADABLE = "it cannot be read again"
 
 
 class ScriptCheckpoints:
@@ -156,8 +156,10 @@ class ScriptCheckpoints:
         except (InputError, ValueError, KeyError, TypeError) as error:
             raise _unfit(path, error) from None
         for other in passed_over:
-            self._logger.warning("passed over %s: %s", other.path.name, other.fault)
-            if other.fault.startswith(_UNREADABLE):
+            is_unreadable = other.fault.startswith(_UNREADABLE)
+            kept = ", kept under another name" if is_unreadable else ""
+            self._logger.warning("passed over %s%s: %s", other.path.name, kept, other.fault)
+            if is_unreadable:
                 # Its checksums are right: under its name it would be kept in the place of a later save.
                 with suppress(OSError):
                     other.path.rename(other.path.with_name(f"unreadable-{other.path.name}"))

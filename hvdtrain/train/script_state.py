@@ -97,8 +97,9 @@ class Held:
         for number, (_, consumed) in enumerate(script["loaders"]):
             if not consumed:
                 continue
-            # Checkpoints of older versions do not tell all.
-            saved = {"seed": script["seed"], **(script["orders"][number] if "orders" in script else {})}
+            # Checkpoints of older versions tell the number of samples alone.
+            order = script["orders"][number] if "orders" in script else {"samples": script["samples"][number]}
+            saved = {"seed": script["seed"], **{what: one for what, one in order.items() if one is not None}}
             own = {"seed": self.seed, **self.loaders[number].order}
             for what in saved.keys() & own.keys():
                 if saved[what] != own[what]:
@@ -134,6 +135,7 @@ class Held:
             InputError: Names it.
         """
         for number, stepper in enumerate(self.steppers):
+            _check_state(f"model {number + 1}", stepper.replica.module.state_dict())
             kind = type(stepper.replica.optimizer).__name__
             _check_state(f"optimizer {number + 1} ({kind})", stepper.replica.optimizer.state_dict())
         for name, held in self.objects.items():

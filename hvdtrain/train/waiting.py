@@ -14,7 +14,7 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread, main_thread
 
@@ -80,7 +80,7 @@ class Waiting:
         # Where this rank was when it saw that another one had ended, and how long it had been there.
         self._seen: tuple[_Place, float] | None = None
         self._place = _Place("", clock(), limit_s)
-        self._num_steps, self._is_apart = 0, False
+        self._num_steps, self._is_apart, self._is_working = 0, False, False
         self._over = Event()
         if size > 1:
             Thread(target=self._watch, daemon=True, name="hvdtrain-waiting").start()
@@ -114,12 +114,11 @@ class Waiting:
     @contextmanager
     def working(self) -> Iterator[None]:
         """This rank is in a part of a call in which it waits for nobody."""
-        before = self._place
-        self._place = replace(before, needs_all=False)
+        self._is_working = True
         try:
             yield
         finally:
-            self._place = before
+            self._is_working = False
 
     @contextmanager
     def at_end(self) -> Iterator[None]:
@@ -179,7 +178,7 @@ class Waiting:
 
     def _is_in_vain(self, place: _Place, stands_s: float) -> bool:
         """Whether this rank has waited for one that is at its end of the run since it was seen there."""
-        if not place.needs_all or self._ended is None or not self._ended.exists():
+        if not place.needs_all or self._is_working or self._ended is None or not self._ended.exists():
             self._seen = None
             return False
         if self._seen is None or self._seen[0] is not place:

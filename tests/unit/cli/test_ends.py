@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 from hvdtrain.cli.bench_ranks import MeasuringError, tell_failure
-from hvdtrain.cli.ends import failed, settle
+from hvdtrain.cli.ends import _in_a_line, failed, settle
 from hvdtrain.jobfile import load_job
 from hvdtrain.launch.outcome import JobOutcome, RankEnd
 from hvdtrain.train.rundir import create_run_directory
@@ -33,3 +33,10 @@ def test_the_status_of_a_run_tells_why_it_failed(tmp_path):
         status = json.loads((run.path / "status.json").read_text())
         assert status["state"] == "failed"
         assert status["error"] == f"rank 1 on host h failed: exit code 1{told}"
+
+
+def test_an_error_of_ours_is_told_once():
+    own = "hvdtrain: error: step 5: the loss is no finite number on rank 0"
+    outcome = JobOutcome(1, 2, RankEnd(0, "h", 1, 1.0, tail=(own,), last_words=(own,)))
+    told = _in_a_line(outcome, failed(outcome, None))
+    assert told == "step 5: the loss is no finite number on rank 0"

@@ -117,6 +117,17 @@ def test_a_replaced_run_is_back_after_the_new_one_was_killed(job, ended, overwri
     assert content(ended) == before
 
 
+def test_what_a_killed_overwrite_leaves_is_refused_for_what_it_is(job, tmp_path):
+    """This process itself has locked the directory when it finds the run that was there before."""
+    run = create_run_directory(job, tmp_path / "mine")
+    run.write_status("preempted")
+    save(run, 3)
+    run.unlock()
+    create_run_directory(job, run.path, overwrite=True).unlock()
+    with pytest.raises(InputError, match=r"\(preempted\); pass --resume to go on with that run"):
+        create_run_directory(job, run.path)
+
+
 def test_a_move_that_was_cut_short_loses_nothing(job, ended, monkeypatch):
     before = content(ended)
     moved = []

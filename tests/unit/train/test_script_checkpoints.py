@@ -284,7 +284,7 @@ def test_loops_without_steps_are_no_part_of_the_course(tmp_path, before, inside,
     assert torch.equal(later.values(), whole.values())
 
 
-def test_a_second_loop_over_training_data_is_refused_at_once(tmp_path):
+def test_a_second_loop_over_training_data_is_refused_where_a_save_is_due(tmp_path):
     script = Script(has_other=True)
     script.run.resume(tmp_path)
     for _ in script.run.epochs(2):
@@ -292,14 +292,60 @@ def test_a_second_loop_over_training_data_is_refused_at_once(tmp_path):
             for inputs, _ in script.run.progress(loader):
                 script.take(inputs)
                 if loader is script.other:
+                    script.run.checkpoint(every_steps=1000)  # which it never is
                     with pytest.raises(InputError, match="inside a second loop over training data of one"):
-                        script.run.checkpoint(every_steps=1000)
+                        script.run.checkpoint()
         script.run.checkpoint()
     script.run.close()
     later = Script(has_other=True)
     assert later.run.resume(tmp_path) == 18
     later.train(2)
     assert later.seen == []
+
+
+@pytest.mark.parametrize("stop", [2, 3, 6])
+def test_loaders_side_by_side_go_on_where_they_were(tmp_path, stop):
+    """4 steps an epoch, as many as the shorter loader has batches."""
+
+    def train(script, stop=None):
+        for _ in script.run.epochs(3):
+            for (inputs, _), (others, _) in zip(script.loader, script.other, strict=False):
+                script.take(inputs)
+                script.seen.append(others)
+                script.run.checkpoint()
+                if len(script.seen) == 2 * (stop or -1):
+                    return script.run.close()
+        return script.run.close()
+
+    whole = Script(has_other=True)
+    whole.run.resume(tmp_path / "whole")
+    train(whole)
+    begun = Script(has_other=True)
+    begun.run.resume(tmp_path / "run")
+    train(begun, stop)
+    later = Script(has_other=True)
+    assert later.run.resume(tmp_path / "run") == stop
+    train(later)
+    seen = [*begun.seen, *later.seen]
+    assert len(seen) == len(whole.seen)
+    assert all(map(torch.equal, seen, whole.seen))
+
+
+class Odd(nn.Linear):
+    """Holds what no checkpoint can."""
+
+    def get_extra_state(self):
+        return numpy.float64(1).reshape(1)
+
+    def set_extra_state(self, state):
+        """It is not needed."""
+
+
+def test_a_model_that_could_not_be_read_again_is_refused_before_any_step(tmp_path):
+    script = Script()
+    script.run.distribute(net := Odd(2, 1), torch.optim.SGD(net.parameters(), lr=0.1))
+    with pytest.raises(InputError, match="the state of model 2 holds more than tensors and plain values"):
+        script.run.resume(tmp_path)
 
 
 def test_models_that_are_trained_one_after_the_other(tmp_path):
@@ -406,7 +452,7 @@ def test_a_checkpoint_that_wants_code_is_passed_over(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "script"):
         assert later.run.resume(tmp_path) == 2
     [told] = [record.getMessage() for record in caplog.records if "passed over" in record.getMessage()]
-    assert told.startswith("passed over step-3: kept as it is under another name: ")
+    assert told.startswith("passed over step-3, kept under another name: it cannot be read again: ")
     assert told.endswith("holds more than tensors and plain values: it wants numpy._core.multiarray.scalar")
     later.train(1, 1)  # its save of step 3 is one that can be read
     assert Script().run.resume(tmp_path) == 3

@@ -96,8 +96,12 @@ def test_the_wait_for_a_rank_that_ended_begins_when_it_did(ended, other_ended, c
 def test_who_works_or_is_met_does_not_wait_for_a_rank_that_ended(ended, other_ended):
     waiting = Waiting(60, 0, 2, other_ended.with_suffix(""), end=ended)
     other_ended.touch()
-    with waiting.call("run.step"), waiting.working():
-        assert not ended.wait(2)
+    with waiting.call("run.step"):
+        place = waiting._place
+        with waiting.working():
+            assert not ended.wait(2)
+            # Time that is lost to a suspension is counted by place: this is the same one.
+            assert waiting._place is place
     with waiting.patient("run.checkpoint"):
         assert not ended.wait(2)
     waiting.close()
