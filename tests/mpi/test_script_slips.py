@@ -3,7 +3,6 @@
 import os
 import re
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,7 +58,7 @@ HOROVOD, DDP = BACKENDS
 # What the others call while the last rank is at its end, whether the run saves, and what is told of them. How
 # ranks are named is the same code on both engines; what could answer a call is not.
 EARLY = [
-    (DDP, "gather_last", False, "rank 0 is waiting in run.gather at script_early.py"),
+    (DDP, "gather_last", False, "do not match: rank 0 is in run.gather; rank 1 is in the end of the run"),
     (HOROVOD, "gather", True, "rank 0 is waiting in run.gather at script_early.py"),
     (HOROVOD, "own_loader", False, "rank 0 is waiting in run.progress at its start at script_early.py"),
     (DDP, "checkpoint", True, "do not match: rank 0 is in run.checkpoint; rank 1 is in the end of the run"),
@@ -75,7 +74,6 @@ EARLY = [
 
 @pytest.mark.parametrize(("engine", "way", "saves", "named"), EARLY)
 def test_a_rank_at_its_end_answers_no_call_of_the_others(engine, way, saves, named, tmp_path):
-    began_s = time.monotonic()
     folder = [str(tmp_path)] if saves else []
     code, told = run(*engine, way, *folder, program=EARLY_PROGRAM)
     assert code == 4, told
@@ -83,7 +81,6 @@ def test_a_rank_at_its_end_answers_no_call_of_the_others(engine, way, saves, nam
     assert "stalled: " in told
     assert named in told
     assert "the end of the run" in told
-    assert time.monotonic() - began_s < 60  # ten seconds, and the start
 
 
 @pytest.mark.parametrize(("backend", "launcher"), BACKENDS)
