@@ -105,7 +105,8 @@ def await_last_life(
         return
     begin_s = time.monotonic()
     # The others of this life wait for this rank, and no longer than start_s.
-    patience_s = min((stall.step_s or stall.most_s) + _MARGIN_S, stall.start_s / 2, _MOST_PATIENCE_S)
+    own_limit_s = (stall.step_s or stall.most_s) + stall.save_s  # of a step behind a save that began
+    patience_s = min(own_limit_s + _MARGIN_S, stall.start_s / 2, _MOST_PATIENCE_S)
     is_told = False
     while not all(map(is_free, folders)) and time.monotonic() < begin_s + patience_s:
         if not is_told and time.monotonic() > begin_s + _RANKS_END_S / 2:

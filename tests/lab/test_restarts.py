@@ -167,7 +167,8 @@ def test_a_cut_link_ends_it_and_it_is_resumed(lab, folder, start, cut, undisturb
 
 def test_a_rank_0_that_is_cut_off_but_not_from_the_disk(lab, folder, start, cut, tmp_path):
     """It holds the run until its own stall limit ends it: nobody else writes there before."""
-    folder("per_rank: 10")
+    job = folder("per_rank: 10") / "job.yaml"
+    job.write_text(f"{job.read_text()}stall: {{step_s: 15, save_s: 15}}\n")
     process = start("-H", "h2:1,h1:1", "--max-restarts", "2", "--min-ranks", "1")
     run, log = tmp_path / "runs" / "it", tmp_path / "log"
     await_checkpoint(run, 5, log)

@@ -41,7 +41,7 @@ def test_next_life_waits_until_the_last_one_lets_go(tmp_path, holder, monkeypatc
         holder.set()
 
     await_last_life(SECOND_LIFE, [tmp_path, tmp_path / "checkpoints"], StallConfig(), tell)
-    assert told == [f"a rank of the last life still holds {tmp_path}: waiting at most 330 s for it"]
+    assert told == [f"a rank of the last life still holds {tmp_path}: waiting at most 450 s for it"]
     unlock(lock_directory(tmp_path))  # it can be taken now
 
 
