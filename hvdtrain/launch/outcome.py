@@ -20,6 +20,7 @@ _HINTS = {
     int(ExitCode.PREEMPTED): "preempted after a checkpoint",
     NOT_FOUND: "the program was not found",
 }
+_AGENTS_WORD = "hvdtrain: cannot start "
 _TRACEBACK = "Traceback (most recent call last):"
 _CONTEXT_LINES = 20  # of a failed rank's stderr, where nothing says which of it tells why
 _MAX_OTHERS = 8  # ranks that failed after the first and that are told of one by one
@@ -117,7 +118,9 @@ def failure_text(outcome: JobOutcome, log_dir: Path | None = None) -> str:
         return "\n".join([f"the launcher {how}{silent}", *_left(outcome), *outcome.launcher_lines])
     lines = [f"rank {first.rank} on host {first.host} failed: {how_it_ended(first.code)}", *_left(outcome)]
     context = () if first.last_words else _context(first.tail)
-    lines += first.last_words or (["what it said last on stderr:", *context] if context else [])
+    # What the agent says of a program that it could not start was not shown before.
+    is_new = not context or context[0].startswith(_AGENTS_WORD)
+    lines += first.last_words or [*([] if is_new else ["what it said last on stderr:"]), *context]
     if log_dir is not None:
         lines.append(f"log: {log_dir / f'rank-{first.rank}.log'}")
     return "\n".join([*lines, *_others(outcome.other_failures)])

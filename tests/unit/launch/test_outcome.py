@@ -41,6 +41,13 @@ def failed(code, tail=(), last_words=()):
             failed(1, [*TRACEBACK, "W: went on", *CHAINED, "W: shutdown"], CHAINED),
             ["rank 2 on host h1 failed: exit code 1", *CHAINED],
         ),
+        (
+            failed(127, ["hvdtrain: cannot start 'x': No such file or directory"]),
+            [
+                "rank 2 on host h1 failed: exit code 127 (the program was not found)",
+                "hvdtrain: cannot start 'x': No such file or directory",
+            ],
+        ),
         # what the rank survived is no reason of its end
         (failed(7, ["a", *TRACEBACK]), ["rank 2 on host h1 failed: exit code 7"]),
         (
