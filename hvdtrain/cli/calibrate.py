@@ -10,9 +10,9 @@ import click
 
 from hvdtrain.cli.calibrate_scripts import script_options
 from hvdtrain.cli.option_types import FilledPath, FilledText, RankCount
+from hvdtrain.cli.program_words import PROGRAM, ProgramCommand
 from hvdtrain.errors import ExitCode, InputError
 
-_PROGRAM = "hvdtrain.calibrate.program"  # under which click's context keeps the words behind "--"
 _DEFAULT_GPUS = 64
 _OF_PROPOSAL = ("profile", "network", "max_gpus", "gpus_per_node", "runs", "as_json")
 _SPELLED = {"overrides": "set", "modules": "module"}
@@ -26,18 +26,7 @@ _EXAMPLES = (
 )
 
 
-class _Command(click.Command):
-    """Keeps the words behind ``--`` apart: they are a script of the user's, not files to read."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" in args:
-            at = args.index("--")
-            ctx.meta[_PROGRAM] = tuple(args[at + 1 :])
-            args = args[:at]
-        return super().parse_args(ctx, args)
-
-
-@click.command(cls=_Command, epilog=_EXAMPLES, options_metavar="[OPTIONS] [PROFILE] [-- PROGRAM ...]")
+@click.command(cls=ProgramCommand, epilog=_EXAMPLES, options_metavar="[OPTIONS] [PROFILE] [-- PROGRAM ...]")
 @click.argument("profile", required=False, type=FilledPath(), metavar="")
 @click.option("--read", "read", type=FilledPath(), metavar="DIR", help="Read what the runs of DIR measured.")
 @click.option(
@@ -62,7 +51,7 @@ def command(
     --out each becomes a script for sbatch; --read DIR takes their results and writes DIR/calibrated.json, a
     profile that `hvdtrain advise` reads.
     """
-    program: tuple[str, ...] | None = ctx.meta.get(_PROGRAM)
+    program: tuple[str, ...] | None = ctx.meta.get(PROGRAM)
     if (profile is None) == (read is None):
         what = "a profile and --read, both" if profile else "neither a profile nor --read"
         raise InputError(f"{what} given", legal="PROFILE, or --read DIR")

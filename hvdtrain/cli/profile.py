@@ -17,6 +17,7 @@ from hvdtrain.cli.launch_options import LaunchOptions
 from hvdtrain.cli.option_types import FilledPath, import_folders
 from hvdtrain.cli.placement_options import PlacementOptions, placement_options
 from hvdtrain.cli.profile_launch import ProfileLaunch
+from hvdtrain.cli.program_words import PROGRAM, ProgramCommand
 from hvdtrain.cli.targets import check_target, is_same_place
 from hvdtrain.errors import ExitCode, InputError
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from hvdtrain.topology.environ import World
     from hvdtrain.train.profile_request import ProfileRequest
 
-_PROGRAM = "hvdtrain.program"  # under which click's context keeps the words behind "--"
 _EXAMPLES = (
     "\b\n"
     "hvdtrain profile job.yaml -np 2\n"
@@ -35,18 +35,7 @@ _EXAMPLES = (
 )
 
 
-class _Command(click.Command):
-    """Keeps the words behind ``--`` apart: of one word click cannot tell a job file from a program."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--" in args:
-            at = args.index("--")
-            ctx.meta[_PROGRAM] = tuple(args[at + 1 :])
-            args = args[:at]
-        return super().parse_args(ctx, args)
-
-
-@click.command(cls=_Command, epilog=_EXAMPLES, options_metavar="[OPTIONS] [JOB | -- PROGRAM ...]")
+@click.command(cls=ProgramCommand, epilog=_EXAMPLES, options_metavar="[OPTIONS] [JOB | -- PROGRAM ...]")
 @click.argument("job", required=False, type=FilledPath(), metavar="")
 @placement_options
 @click.option("--launcher", metavar="NAME", help="auto, mpirun, horovodrun, srun or local.")
@@ -83,7 +72,7 @@ def command(
     """
     from hvdtrain.train.profile_request import ProfileRequest
 
-    program: tuple[str, ...] | None = ctx.meta.get(_PROGRAM)
+    program: tuple[str, ...] | None = ctx.meta.get(PROGRAM)
     launch = LaunchOptions(launcher=options["launcher"], gpus=options["gpus"])
     request = ProfileRequest(options["steps"], options["warmup"], options["output"], options["trace"])
     with told_once():
