@@ -97,7 +97,7 @@ def measured_document(measured: Measured, answer: Answer) -> dict[str, Any]:
                 "efficiency": value / gpus / (measured.rows[first] / first),
                 "fitted_throughput": fitted.throughput,
                 "left_out": gpus == answer.left_out,
-                "cost": None if measured.price is None else cost_of(measured, gpus, value),
+                "cost": measured.cost(gpus, value),
             }
             for (gpus, value), fitted in zip(measured.rows.items(), answer.measured, strict=True)
         ],
@@ -109,12 +109,6 @@ def measured_document(measured: Measured, answer: Answer) -> dict[str, Any]:
         "what_if": [asdict(one) for one in answer.what_if],
         "notes": list(answer.notes),
     }
-
-
-def cost_of(measured: Measured, gpus: int, throughput: float) -> float:
-    """What the asked samples cost on so many GPUs at so many samples/s; a price is given."""
-    assert measured.price is not None
-    return measured.price * gpus * measured.samples / throughput / 3600
 
 
 def _prediction(one: Prediction) -> dict[str, Any]:

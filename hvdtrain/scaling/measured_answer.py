@@ -98,8 +98,8 @@ def _figures(measured: Measured, fitted: Fit, one: Prediction) -> Figures:
     throughput = one.throughput if gpus == fitted.left_out else measured.rows.get(gpus, one.throughput)
     base_gpus, base = fitted.base
     hours = measured.samples / throughput / 3600
-    cost = None if measured.price is None else measured.price * gpus * hours
-    return Figures(gpus, throughput / gpus / (base / base_gpus), hours, cost)
+    efficiency = throughput / gpus / (base / base_gpus)
+    return Figures(gpus, efficiency, hours, measured.cost(gpus, throughput))
 
 
 def _recommend(measured: Measured, figures: Mapping[int, Figures]) -> int:

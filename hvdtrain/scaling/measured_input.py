@@ -104,6 +104,10 @@ class Measured:
     samples: float = 1e6
     limits: Limits = NO_LIMITS
 
+    def cost(self, gpus: int, throughput: float) -> float | None:
+        """What the samples cost on so many GPUs at so many samples/s; None without a price."""
+        return None if self.price is None else self.price * gpus * self.samples / throughput / 3600
+
     def machine(self) -> Network:
         """Its two levels, with priors for those that are not told.
 
